@@ -62,5 +62,6 @@ Outcome Admin(const std::vector<std::string>& arguments);
 Outcome Detect(const std::vector<std::string>& arguments);
 Outcome Verify(const std::vector<std::string>& arguments);
 Outcome Replay(const std::vector<std::string>& arguments);
+Outcome Receipts(const std::vector<std::string>& arguments);
 
 }  // namespace sortition::cli

@@ -26,6 +26,8 @@ constexpr char kUsage[] = R"(talks to a sortitiond.
   sortitionctl detect FILE     tests a text for a watermark: token ids in decimal (--key_file); - reads stdin
   sortitionctl sample FILE     draws a token from one row: a .npy array or raw elements (--dtype); - reads stdin
   sortitionctl verify FILE...  checks receipts: signatures, chains, draws (--seeds), rows (--logits); docs/receipts.md
+  sortitionctl receipts ACTION receipts where others read them: export FILE as JSON, root FILE..., and of one receipt
+                               prove FILE... (--chain, --index); docs/receipts-elsewhere.md
   sortitionctl replay FILE     draws the tokens of receipts again on the server (--seeds, --logits), and compares
 
 Exit codes: 0 done, 1 wrong use, 2 no answer from the server within --timeout, 3 refused by the server; of verify: 4
@@ -47,6 +49,7 @@ int Main(int argc, char** argv) {
   if (command == "admin") return static_cast<int>(Admin(arguments));
   if (command == "bench") return static_cast<int>(Bench(arguments));
   if (command == "detect") return static_cast<int>(Detect(arguments));
+  if (command == "receipts") return static_cast<int>(Receipts(arguments));
   if (command == "replay") return static_cast<int>(Replay(arguments));
   if (command == "verify") return static_cast<int>(Verify(arguments));
   if (command == "sample") return static_cast<int>(Sample(arguments));

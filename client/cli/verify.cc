@@ -34,7 +34,9 @@ ABSL_FLAG(
     std::string, masks, "",
     "verify, replay: file with packed masks of the steps of that sequence, in any order: a .npy array of int32, or raw "
     "words; a row whose step had another mask is not checked");
-ABSL_FLAG(std::string, chain, "", "verify: id of the sequence that --logits belongs to; the first one if absent");
+ABSL_FLAG(
+    std::string, chain, "",
+    "verify: id of the sequence that --logits belongs to; the first one if absent. receipts prove: id of the chain");
 ABSL_FLAG(absl::optional<double>, tolerance, absl::nullopt,
           "verify: the logits were computed again: a token may lose the race by this many nats");
 ABSL_DECLARE_FLAG(std::string, dtype);

@@ -13,6 +13,7 @@
 #include "kernels/law/version.h"
 #include "service/limits.h"
 #include "service/receipt/receipt_key.h"
+#include "service/text/make_receipts.h"
 #include "service/wire/compile_parameters.h"
 #include "service/wire/receipt_words.h"
 
@@ -83,51 +84,13 @@ void ReceiptCheck::Report(std::string name, std::string_view chain, std::optiona
 }
 
 void ReceiptCheck::Read(std::string_view bytes) {
-  while (!is_lost_ && !bytes.empty()) {
-    // Whole records are read where they lie; one that is cut by the end of the bytes is kept.
-    const bool joins = !left_.empty();
-    std::string_view source = bytes;
-    if (joins) {
-      size_t wanted = service::kRecordHeaderBytes;
-      if (left_.size() >= wanted) {
-        uint32_t length = 0;
-        std::memcpy(&length, left_.data() + 1, sizeof(length));
-        wanted += length;
-      }
-      const size_t more = std::min(wanted - left_.size(), bytes.size());
-      left_.append(bytes.substr(0, more));
-      bytes.remove_prefix(more);
-      source = left_;
-    }
-    uint32_t length = 0;
-    if (source.size() >= service::kRecordHeaderBytes) std::memcpy(&length, source.data() + 1, sizeof(length));
-    if (length > service::kMaxRecordBytes) {
-      Report("bad_record", "", std::nullopt, absl::StrCat("a record of ", length, " bytes"));
-      is_lost_ = true;
-      left_.clear();
-      return;
-    }
-    if (source.size() < service::kRecordHeaderBytes || source.size() < service::kRecordHeaderBytes + length) {
-      if (!joins) {
-        left_.assign(bytes);
-        return;
-      }
-      continue;  // with more bytes, if there are any
-    }
-    TakeRecord(static_cast<uint8_t>(source[0]), source.substr(service::kRecordHeaderBytes, length));
-    if (joins) {
-      left_.clear();
-    } else {
-      bytes.remove_prefix(service::kRecordHeaderBytes + length);
-    }
-  }
+  const auto length = reader_.Read(bytes, [this](uint8_t type, std::string_view body) { TakeRecord(type, body); });
+  if (length) Report("bad_record", "", std::nullopt, absl::StrCat("a record of ", *length, " bytes"));
 }
 
 void ReceiptCheck::EndFile() {
-  is_lost_ = false;
-  if (!left_.empty()) {
-    Report("cut_record", "", std::nullopt, absl::StrCat("the last ", left_.size(), " bytes are part of a record"));
-    left_.clear();
+  if (const size_t cut = reader_.End(); cut > 0) {
+    Report("cut_record", "", std::nullopt, absl::StrCat("the last ", cut, " bytes are part of a record"));
   }
 }
 
@@ -168,6 +131,9 @@ void ReceiptCheck::TakeOpening(std::string_view body) {
     Report("unknown_law", id, std::nullopt, absl::StrCat("an opening of another law than ", law::kLawVersion));
   } else if (chain.spec == nullptr) {
     Report("bad_record", id, std::nullopt, "an opening with other fields, or whose parameters are none");
+  } else if (!opening->integers.empty() && opening->integers != service::MakeIntegers(*chain.spec)) {
+    Report("wrong_integers", id, std::nullopt, "the law makes other integers of its parameters");
+    chain.spec = nullptr;
   }
   if (opening) {
     chain.request_id = opening->request_id;

@@ -15,6 +15,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/escaping.h"
+#include "client/receipts/record_reader.h"
 #include "service/receipt/record.h"
 #include "service/text/sequence_spec.h"
 #include "sortition/receipt_verifier.h"
@@ -25,7 +26,8 @@ namespace sortition::client {
 // A chain as far as it was read.
 struct CheckedChain {
   std::string request_id;
-  // Null: of another law, or with parameters that are unknown here. Chains with the same options share these two.
+  // Null: of another law, or with parameters that are unknown here, or with wrong integers. Chains with the same
+  // options share these two.
   std::shared_ptr<const service::SequenceSpec> spec;
   std::shared_ptr<const v1::SamplingParameters> parameters;
   std::optional<uint64_t> seed;  // if an opening was given
@@ -57,7 +59,7 @@ class ReceiptCheck {
   void Finish();
 
   // Returns the memory of the bytes that are kept.
-  size_t held_bytes() const { return left_.capacity(); }
+  size_t held_bytes() const { return reader_.held_bytes(); }
 
   // `problems` are the first kMostProblems.
   static constexpr size_t kMostProblems = 1000;
@@ -78,8 +80,7 @@ class ReceiptCheck {
   void CheckDraw(const CheckedChain& chain, const std::string& id, const service::Receipt& receipt);
 
   const Options options_;
-  std::string left_;  // the begin of a record
-  bool is_lost_ = false;
+  RecordReader reader_;
   absl::flat_hash_map<std::string, CheckedChain> chains_;
   // Options of chains, by a hash of the opening fields that decide them.
   std::map<service::ReceiptHash,

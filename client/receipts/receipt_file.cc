@@ -43,7 +43,7 @@ class Progress {
 
 }  // namespace
 
-absl::Status ReadReceipts(const std::string& path, ReceiptCheck* check, absl::FunctionRef<bool()> wants_more) {
+absl::Status ReadPieces(const std::string& path, absl::FunctionRef<bool(std::string_view)> take) {
   const auto close = [](std::FILE* file) {
     if (file != stdin) std::fclose(file);
   };
@@ -51,14 +51,43 @@ absl::Status ReadReceipts(const std::string& path, ReceiptCheck* check, absl::Fu
   if (file == nullptr) return absl::InvalidArgumentError(absl::StrCat(path, " cannot be read"));
   Progress progress(path);
   std::string bytes(kReadBytes, '\0');
-  size_t count = 0;
-  while (wants_more() && (count = std::fread(bytes.data(), 1, bytes.size(), file.get())) > 0) {
-    check->Read(std::string_view(bytes).substr(0, count));
+  for (bool wants_more = true; wants_more;) {
+    const size_t count = std::fread(bytes.data(), 1, bytes.size(), file.get());
+    if (count == 0) break;
+    wants_more = take(std::string_view(bytes).substr(0, count));
     progress.Add(count);
   }
   if (std::ferror(file.get()) != 0) return absl::InvalidArgumentError(absl::StrCat(path, " cannot be read"));
-  check->EndFile();
   return absl::OkStatus();
+}
+
+absl::Status ReadRecords(const std::string& path,
+                         absl::FunctionRef<absl::Status(uint8_t type, std::string_view body)> take) {
+  RecordReader reader;
+  absl::Status taken;
+  const absl::Status status = ReadPieces(path, [&](std::string_view piece) {
+    const auto too_long = reader.Read(piece, [&](uint8_t type, std::string_view body) {
+      if (taken.ok()) taken = take(type, body);
+    });
+    if (taken.ok() && too_long) taken = absl::InvalidArgumentError(absl::StrCat("a record of ", *too_long, " bytes"));
+    return taken.ok();
+  });
+  if (!status.ok()) return status;
+  if (!taken.ok()) return absl::InvalidArgumentError(absl::StrCat(path, ": bad_record: ", taken.message()));
+  if (const size_t cut = reader.End(); cut > 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": cut_record: the last ", cut, " bytes are part of a record"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadReceipts(const std::string& path, ReceiptCheck* check, absl::FunctionRef<bool()> wants_more) {
+  const absl::Status status = ReadPieces(path, [&](std::string_view piece) {
+    check->Read(piece);
+    return wants_more();
+  });
+  if (status.ok()) check->EndFile();
+  return status;
 }
 
 absl::StatusOr<std::vector<SeedOpening>> ReadSeeds(const std::string& path) {

@@ -21,6 +21,7 @@ constexpr std::string_view kSignedPrefix = "sortition receipts 1";
 constexpr std::string_view kSeedPrefix = "sortition seed 1";
 constexpr std::string_view kMaskPrefix = "sortition mask 1";
 constexpr uint32_t kWatermarkFlag = 1;
+constexpr uint32_t kIntegersFlag = 2;
 constexpr uint32_t kHistoryFlag = 1;
 constexpr uint32_t kListedFlag = 2;
 constexpr uint32_t kMaskFlag = 4;
@@ -77,6 +78,27 @@ class Reader {
   bool failed_ = false;
 };
 
+// Takes the integers of all phases. Returns false if they are none.
+bool TakeIntegers(Reader* reader, std::vector<ReceiptIntegers>* integers) {
+  constexpr uint64_t kPhaseBytes = 16, kStageBytes = 20;
+  const auto phases = reader->Take<uint32_t>();
+  if (phases == 0 || phases * kPhaseBytes > reader->left()) return false;
+  integers->resize(phases);
+  for (ReceiptIntegers& phase : *integers) {
+    const auto greedy = reader->Take<uint32_t>();
+    phase.greedy = greedy != 0;
+    phase.repetition = reader->Take<uint32_t>();
+    phase.inverse_repetition = reader->Take<uint32_t>();
+    const auto stages = reader->Take<uint32_t>();
+    if (greedy > 1 || stages * kStageBytes > reader->left()) return false;
+    phase.stages.resize(stages);
+    for (auto& stage : phase.stages) {
+      for (uint32_t& word : stage) word = reader->Take<uint32_t>();
+    }
+  }
+  return true;
+}
+
 const EVP_MD* Sha256() {
   static const EVP_MD* const digest = EVP_MD_fetch(nullptr, "SHA256", nullptr);
   return digest;
@@ -104,13 +126,24 @@ std::string EncodeBody(const ReceiptOpening& opening) {
   Add(opening.vocabulary, &body);
   Add(opening.live_vocabulary, &body);
   Add(opening.choice_index, &body);
-  Add(opening.has_watermark ? kWatermarkFlag : 0u, &body);
+  Add((opening.has_watermark ? kWatermarkFlag : 0u) | (opening.integers.empty() ? 0u : kIntegersFlag), &body);
   Add(opening.nonce, &body);
   Add(opening.commitment, &body);
   Add(static_cast<uint32_t>(opening.request_id.size()), &body);
   body += opening.request_id;
   Add(static_cast<uint32_t>(opening.parameters.size()), &body);
   for (const uint32_t word : opening.parameters) Add(word, &body);
+  if (opening.integers.empty()) return body;
+  Add(static_cast<uint32_t>(opening.integers.size()), &body);
+  for (const ReceiptIntegers& phase : opening.integers) {
+    Add(phase.greedy ? 1u : 0u, &body);
+    Add(phase.repetition, &body);
+    Add(phase.inverse_repetition, &body);
+    Add(static_cast<uint32_t>(phase.stages.size()), &body);
+    for (const auto& stage : phase.stages) {
+      for (const uint32_t word : stage) Add(word, &body);
+    }
+  }
   return body;
 }
 
@@ -184,9 +217,11 @@ std::optional<ReceiptOpening> DecodeOpening(std::string_view body) {
   reader.Take(&opening.commitment);
   opening.request_id = reader.Bytes(reader.Take<uint32_t>());
   const auto words = reader.Take<uint32_t>();
-  if (uint64_t{words} * sizeof(uint32_t) != reader.left() || flags > kWatermarkFlag) return std::nullopt;
+  if (uint64_t{words} * sizeof(uint32_t) > reader.left()) return std::nullopt;
+  if (flags > (kWatermarkFlag | kIntegersFlag)) return std::nullopt;
   opening.parameters.reserve(words);
   for (uint32_t i = 0; i < words; ++i) opening.parameters.push_back(reader.Take<uint32_t>());
+  if ((flags & kIntegersFlag) != 0 && !TakeIntegers(&reader, &opening.integers)) return std::nullopt;
   if (!reader.ends()) return std::nullopt;
   return opening;
 }

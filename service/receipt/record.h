@@ -29,6 +29,17 @@ inline constexpr uint32_t kMaxRecordBytes = 1u << 24;  // of a body
 // Larger kept sets are counted and not listed.
 inline constexpr uint32_t kMaxReceiptTokens = 4096;
 
+// The integers that the parameters became, of one phase (kernels/law/parameters.h). A verifier that takes them needs no
+// rule for rounding floats.
+struct ReceiptIntegers {
+  bool greedy = false;
+  uint32_t repetition = 0;  // f32 bits; 0: off
+  uint32_t inverse_repetition = 0;
+  std::vector<std::array<uint32_t, 5>>
+      stages;  // number and operands (kernels/law/functions/stages.inc); none if greedy
+  bool operator==(const ReceiptIntegers&) const = default;
+};
+
 // The body of a record that begins a chain.
 struct ReceiptOpening {
   uint32_t law_version = 0;
@@ -40,6 +51,8 @@ struct ReceiptOpening {
   ReceiptHash commitment = {};
   std::string request_id;
   std::vector<uint32_t> parameters;  // words (service/wire/receipt_words.h)
+  // Begins with those outside of phases; those of each phase follow. Empty: not stated, as in older files.
+  std::vector<ReceiptIntegers> integers;
   bool operator==(const ReceiptOpening&) const = default;
 };
 

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "service/checks.h"
 #include "service/policy/policy_book.h"
+#include "service/text/make_receipts.h"
 #include "service/wire/phase_options.h"
 #include "service/wire/receipt_words.h"
 
@@ -54,8 +55,8 @@ std::optional<Refusal> PrepareReceipts(Engine* engine, const v1::SamplingParamet
   }
   request->receipt_words = ReceiptWords(parameters);
   const uint64_t bytes = request->receipt_words.size() * sizeof(uint32_t);
-  // Besides the parameters an opening has names and numbers.
-  return CheckByteCount(bytes, kMaxRecordBytes - 1024, absl::StrCat(path, ".parameters"));
+  // Besides the parameters an opening has names, numbers and the law's integers.
+  return CheckByteCount(bytes, kMaxRecordBytes - 1024 - kMostIntegerBytes, absl::StrCat(path, ".parameters"));
 }
 
 std::shared_ptr<ReceiptChain> BeginReceipts(Engine* engine, const OpenRequest& request) {
@@ -70,6 +71,7 @@ std::shared_ptr<ReceiptChain> BeginReceipts(Engine* engine, const OpenRequest& r
   opening.commitment = CommitmentOf(spec.seed, *request.receipt_salt);
   opening.request_id = request.request_id;
   opening.parameters = request.receipt_words;
+  opening.integers = MakeIntegers(spec);
   return std::make_shared<ReceiptChain>(engine->receipts(), opening, request.asks_receipts);
 }
 

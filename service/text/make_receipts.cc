@@ -5,6 +5,7 @@
 
 #include "kernels/law/chain.h"
 #include "kernels/law/logprob.h"
+#include "kernels/law/reference_chain.h"
 
 namespace sortition::service {
 namespace {
@@ -27,7 +28,29 @@ std::optional<ReceiptHash> MaskHashAt(const RowResult& result, uint32_t offset, 
   return plan.mask_hashes[plan.mask_hashes.size() == 1 ? 0 : PositionOf(result, offset)];
 }
 
+ReceiptIntegers IntegersOf(const kernels::RowParameters& parameters) {
+  ReceiptIntegers integers;
+  integers.greedy = parameters.greedy;
+  integers.repetition = parameters.repetition;
+  integers.inverse_repetition = parameters.inverse_repetition;
+  if (parameters.greedy) return integers;
+  for (const law::StageWords& stage : law::StagesOf(parameters)) {
+    integers.stages.push_back({stage.kind, stage.a, stage.b, stage.c, stage.d});
+  }
+  // Stages of a row without a chain lack the temperature itself, from which logprobs follow.
+  if (parameters.chain.empty()) integers.stages[0][4] = std::bit_cast<uint32_t>(float(parameters.temperature));
+  return integers;
+}
+
 }  // namespace
+
+std::vector<ReceiptIntegers> MakeIntegers(const SequenceSpec& spec) {
+  std::vector<ReceiptIntegers> integers;
+  for (uint32_t phase = kNoPhase; phase <= spec.history.phases.size(); ++phase) {
+    integers.push_back(IntegersOf(spec.Within(phase).parameters));
+  }
+  return integers;
+}
 
 std::vector<Receipt> MakeReceipts(const RowResult& result, const RowPlan& plan, const SequenceSpec& spec) {
   std::vector<Receipt> receipts;

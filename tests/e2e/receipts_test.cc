@@ -173,6 +173,23 @@ TEST_F(ReceiptsTest, AllAreVerified) {
   EXPECT_THAT(verified.output, HasSubstr("without an opened seed"));
 }
 
+TEST_F(ReceiptsTest, OneIsShownAloneAndAllAsJson) {
+  WriteReceipts();
+  const Ended root = Run(SORTITIONCTL, {"receipts", "root", At("receipts")});
+  EXPECT_EQ(root.code, 0) << root.output;
+  EXPECT_THAT(root.output, HasSubstr("{\"leaves\":\"60\",\"root\":\""));
+  const std::string json = Run(SORTITIONCTL, {"receipts", "export", At("receipts")}).output;
+  EXPECT_THAT(json,
+              HasSubstr("\"integers\":[{\"greedy\":true,\"inverse_repetition\":0,\"repetition\":0,\"stages\":[]}]"));
+  EXPECT_THAT(json, HasSubstr("\"request_id\":\"0.800000\""));
+  const std::string_view name = "{\"chain\":\"";
+  ASSERT_THAT(json, HasSubstr(std::string(name)));
+  const std::string chain = json.substr(json.find(name) + name.size(), 32);
+  const Ended shown = Run(SORTITIONCTL, {"receipts", "prove", At("receipts"), "--chain=" + chain, "--index=19"});
+  EXPECT_EQ(shown.code, 0) << shown.output;
+  EXPECT_THAT(shown.output, HasSubstr("{\"leaf\":\"19\",\"leaves\":\"60\",\"opening\":{\"choice_index\":0,"));
+}
+
 TEST_F(ReceiptsTest, ChangedByteIsFound) {
   WriteReceipts();
   std::string bytes = ReadFile(At("receipts"));

@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <array>
 #include <cstring>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "client/receipts/receipt_rows.h"
 #include "service/memory/ring.h"
@@ -98,6 +100,35 @@ TEST_F(SessionReceipts, ScoreHasNone) {
   const v1::RowResult result = Run(step);
   EXPECT_TRUE(result.has_score());
   EXPECT_TRUE(result.receipts().empty());
+}
+
+// An opening states what each phase's parameters became, so that a verifier needs no rule for rounding.
+TEST_F(SessionReceipts, OpeningHasIntegersOfEachPhase) {
+  Begin();
+  v1::OpenSequence open = Open();
+  open.mutable_parameters()->set_temperature(0.5f);
+  v1::Phase& greedy = *open.mutable_parameters()->add_phases();
+  greedy.add_begin(1), greedy.add_end(2);
+  greedy.mutable_parameters()->set_temperature(0);
+  v1::Phase& chained = *open.mutable_parameters()->add_phases();
+  chained.add_begin(3), chained.add_end(4);
+  chained.mutable_parameters()->set_typical_p(0.5f);
+  chained.mutable_parameters()->set_repetition_penalty(2);
+  MustOpen(open);
+  uint32_t length = 0;
+  std::memcpy(&length, records_.data() + 1, sizeof(length));
+  const auto opening = DecodeOpening(std::string_view(records_).substr(kRecordHeaderBytes, length));
+  ASSERT_TRUE(opening && opening->integers.size() == 3);
+  const auto& [outside, first, second] = std::tie(opening->integers[0], opening->integers[1], opening->integers[2]);
+  // log2(e) / 0.5 = 1.4427 * 2: mantissa, exponent, window, bits of 0.5. Stage 2 is top-k.
+  const std::vector<std::array<uint32_t, 5>> plain = {{0, 0x5c551d95, 1, 131, 0x3f000000}, {2, 9, 0, 0, 0}};
+  EXPECT_EQ(outside, (ReceiptIntegers{false, 0, 0, plain}));
+  EXPECT_EQ(first, (ReceiptIntegers{true, 0, 0, {}}));
+  EXPECT_EQ(second.repetition, 0x40000000u);
+  EXPECT_EQ(second.inverse_repetition, 0x3f000000u);
+  ASSERT_EQ(second.stages.size(), 3u);  // in the order of PRESET_VLLM; stage 4 is typical-p
+  EXPECT_EQ(second.stages[0], plain[0]);
+  EXPECT_EQ(second.stages[2], (std::array<uint32_t, 5>{4, 0x80000000, 0, 0, 0}));
 }
 
 // A receipt contains no token of the prompt and no secret.

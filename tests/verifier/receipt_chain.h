@@ -17,6 +17,7 @@
 #include "kernels/law/version.h"
 #include "service/limits.h"
 #include "service/receipt/receipt_key.h"
+#include "service/text/make_receipts.h"
 #include "service/wire/compile_parameters.h"
 #include "service/wire/receipt_words.h"
 
@@ -56,8 +57,13 @@ class Chain {
     spec_.choice_index = opening_.choice_index;
     SORTITION_CHECK(!service::CompileParameters(parameters_, service::Limits(), "parameters", &spec_));
     spec_.parameters.processed_logprob = spec_.parameters.kept_tokens = true;
-    const std::string body = EncodeBody(opening_);
-    head_.hash = service::HashBytes(body);
+    ChangeOpening([this](service::ReceiptOpening* opening) { opening->integers = service::MakeIntegers(spec_); });
+  }
+
+  // Call before the first draw.
+  void ChangeOpening(const std::function<void(service::ReceiptOpening*)>& change) {
+    change(&opening_);
+    head_.hash = service::HashBytes(EncodeBody(opening_));
     head_.chain = service::ChainIdOf(head_.hash);
   }
 

@@ -75,18 +75,30 @@ def part_of(kind, value):
     return [kind.index(value) if isinstance(kind, tuple) else int(value)]
 
 
+def integers_of(parameters):
+    """The integers of parameters, by phase."""
+    return [receipts.integers_of(compile_parameters(within(parameters, phase))[0])
+            for phase in range(len(parameters.get("phases", [])) + 1)]
+
+
 class Chain:
     """One chain: `records` are its opening and receipts, `rows` the logits by position."""
 
     def __init__(self, seed=42, vocabulary=50, parameters=None, prompt=(3, 1, 4), nonce=0, law_version=1, flags=0,
-                 salt=SALT, words=None):
+                 salt=SALT, words=None, integers=None):
         self.seed, self.vocabulary, self.parameters = seed, vocabulary, parameters or {"temperature": 0.8, "top_p": 0.9}
         self.tokens, self.prompt = list(prompt), list(prompt)
         words = words_of(self.parameters) if words is None else words
         commitment = receipts.seed_commitment(seed, salt)
+        flags |= records.INTEGERS if integers else 0
         opening = records.OPENING_HEAD.pack(b"sortrcp1", law_version, vocabulary, vocabulary, 0, flags,
                                             nonce.to_bytes(16, "little"), commitment)
         opening += struct.pack("<I", 9) + b"request-1" + struct.pack(f"<{len(words) + 1}I", len(words), *words)
+        if integers:
+            opening += struct.pack("<I", len(integers))
+            for *numbers, stages in integers:
+                opening += struct.pack("<4I", *numbers, len(stages))
+                opening += b"".join(struct.pack("<5I", *stage) for stage in stages)
         self.head = sha(opening)
         self.id, self.count, self.rows = self.head[:16], 0, {}
         self.records = [record(records.OPENING, opening)]

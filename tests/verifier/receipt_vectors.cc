@@ -64,6 +64,13 @@ const std::vector<NamedSet>& Sets() {
          p->mutable_xtc()->set_threshold(0.05f);
        }},
       {"mirostat", [](auto* p) { p->mutable_mirostat()->set_version(2); }},
+      {"phases",
+       [](auto* p) {
+         v1::Phase& phase = *p->add_phases();
+         phase.add_begin(1), phase.add_end(2);
+         phase.mutable_parameters()->set_temperature(0);
+         phase.mutable_parameters()->set_repetition_penalty(1.1f);
+       }},
       {"lists",
        [](auto* p) {
          p->add_logit_bias()->set_token(3);
@@ -100,6 +107,7 @@ class Maker {
     Right();
     Damaged();
     Draws();
+    Integers();
     return std::move(vectors_);
   }
 
@@ -280,6 +288,35 @@ class Maker {
       Chain a("watermark", 1, Parameters([](auto* p) { p->mutable_watermark()->set_key(5); }));
       Add("watermark", Records() << a.Opening() << a.Draws(2) << Sign({a.Head(false)}), {}, 2, 2, 0);
       last().seeds = {a.seed()};
+    }
+  }
+
+  void Integers() {
+    const auto changed = [&](const char* name, const std::function<void(service::ReceiptOpening*)>& change,
+                             std::vector<ExpectedProblem> problems, uint64_t drawn) {
+      Chain a("a", 1, Plain());
+      a.ChangeOpening(change);
+      for (ExpectedProblem& problem : problems) problem.chain = a.id();
+      Add(name, Records() << a.Opening() << a.Draws(2) << Sign({a.Head(false)}), problems, 2, 2, drawn);
+      last().seeds = {a.seed()};
+    };
+    // Servers stated none before they stated them: files of that time stay valid.
+    changed(
+        "no_integers", [](auto* opening) { opening->integers.clear(); }, {}, 2);
+    changed(
+        "other_multiplier", [](auto* opening) { ++opening->integers[0].stages[0][1]; }, {{"wrong_integers"}}, 0);
+    changed(
+        "other_repetition", [](auto* opening) { opening->integers[0].repetition = 1; }, {{"wrong_integers"}}, 0);
+    changed(
+        "phase_that_is_not", [](auto* opening) { opening->integers.resize(2); }, {{"wrong_integers"}}, 0);
+    changed(
+        "other_order", [](auto* opening) { std::swap(opening->integers[0].stages[0], opening->integers[0].stages[1]); },
+        {{"wrong_integers"}}, 0);
+    Chain a("a", 1, Plain());
+    const std::string body = a.Opening().substr(service::kRecordHeaderBytes);
+    for (const std::string& cut : {body.substr(0, body.size() - 4), body + std::string(4, '\0')}) {
+      Add("integers_of_another_length", Chain::Record(ReceiptRecord::kOpening, cut),
+          {{"bad_record", client::Hex(service::ChainIdOf(service::HashBytes(cut)))}}, 0, 0, 0);
     }
   }
 

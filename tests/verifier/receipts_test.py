@@ -233,6 +233,28 @@ class ReceiptsTest(unittest.TestCase):
             self.assertEqual((report.signed, report.drawn, report.found), (2, 0, [("bad_record", None)]), words)
             self.assertIn("2 with parameters that are none", report.text())
 
+    def test_integers_that_are_not_those_of_the_parameters(self):
+        integers = maker.integers_of(PHASES)
+        self.assertEqual([phase[0] for phase in integers], [0, 0, 1])
+        for phase in range(-1, 3):
+            stated = [list(part) for part in integers]
+            if phase >= 0:
+                stated[phase][1] += 1
+            chain = maker.Chain(parameters=PHASES, integers=stated).draw(4)
+            report = check(chain.file(), seeds=[maker.seed_line(chain)])
+            self.assertEqual((report.signed, report.drawn, [name for name, _ in report.found]),
+                             (4, 4, []) if phase < 0 else (4, 0, ["wrong_integers"]), phase)
+            self.assertEqual("4 with wrong integers" in report.text(), phase >= 0)
+
+    def test_integers_of_another_length(self):
+        parameters = {"temperature": 0.5}
+        chain = maker.Chain(parameters=parameters, integers=maker.integers_of(parameters))
+        body = chain.records[0][5:]
+        for cut in range(1, 41):
+            self.assertEqual(check(maker.record(1, body[:-cut])).found, [("bad_record", None)], cut)
+        for more in (b"x", bytes(4), bytes(16)):
+            self.assertEqual(check(maker.record(1, body + more)).found, [("bad_record", None)], more)
+
     def test_random_bytes_are_reported(self):
         generator, file = np.random.default_rng(8), self.file()
         for number in range(150):

@@ -13,6 +13,7 @@ sortition_verify FILE` runs published vectors.
 
 from sortition_verify.functions import widen
 from sortition_verify.options import ORDERS, compile_options, first_state
+from sortition_verify.inclusion import verify_inclusion
 from sortition_verify.receipts import Report, Verifier, verify
 from sortition_verify.row import Answer, Compiled, Distribution, Draft, Row, RowError, answer, float_bits
 from sortition_verify.vectors import differences
@@ -21,4 +22,5 @@ __version__ = "0.1.0"
 LAW_VERSION = 1
 
 __all__ = ["LAW_VERSION", "ORDERS", "Answer", "Compiled", "Distribution", "Draft", "Report", "Row", "RowError",
-           "Verifier", "answer", "compile_options", "differences", "first_state", "float_bits", "verify", "widen"]
+           "Verifier", "answer", "compile_options", "differences", "first_state", "float_bits", "verify",
+           "verify_inclusion", "widen"]

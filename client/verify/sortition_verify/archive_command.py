@@ -23,10 +23,7 @@ def main(words: List[str], keys_of: Callable[[str], List[bytes]]) -> int:
     statuses = []
     for path in asked.file:
         begin = time.monotonic()
-        try:
-            report = archive.check(path, keys, progress=lambda line: print(line, file=sys.stderr, flush=True))
-        except OSError as error:
-            raise SystemExit(str(error)) from None
+        report = archive.check(path, keys, progress=lambda line: print(line, file=sys.stderr, flush=True))
         seconds, status = round(time.monotonic() - begin, 2), report.status()
         statuses.append(status)
         reports.append({**vars(report), "status": status, "seconds": seconds})

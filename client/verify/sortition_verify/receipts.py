@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Dict, Iterable, List, Mapping, Optional, Seque
 import numpy as np
 
 from sortition_verify import chain as stages
-from sortition_verify import ed25519
+from sortition_verify import ed25519, receipt_json
 from sortition_verify import records as form
 from sortition_verify.functions import LIMIT, MASKED, Scale, magnitude, sort_keys
 from sortition_verify.history import edits, phase_after
@@ -129,15 +129,16 @@ class Verifier:
         self.report.problems.append(Problem(name, why, chain, index))
 
     def read(self, file: BinaryIO) -> Report:
-        """Reads a whole file."""
+        """Reads a whole file, of records or of their lines of JSON."""
         try:
-            for kind, body in form.records(file):
+            begin = file.read(1)
+            for kind, body in (receipt_json.lines if begin == b"{" else form.records)(file, begin):
                 try:
                     self.take(kind, body)
                 except BadRecord as error:
-                    self.problem(error.problem, str(error))
+                    self.problem(error.problem, error.why)
         except BadRecord as error:
-            self.problem(error.problem, str(error))
+            self.problem(error.problem, error.why)
         for line, why in self.unopened.items():
             self.report.problems.append(Problem("wrong_seed", why, line=line))
         self.report.chains = len(self.chains)
@@ -187,8 +188,13 @@ class Verifier:
         check_ranges(parameters, opening.live_vocabulary)
         phases = range(len(parameters.get("phases", [])) + 1)
         compiled = [compile_parameters(within(parameters, phase)) for phase in phases]
+        stated = opening.integers or [integers_of(options) for options, _ in compiled]
+        if stated != [integers_of(options) for options, _ in compiled]:
+            self.problem("wrong_integers", "the law makes other integers of its parameters", chain.head[:16])
+            chain.unknown = "with wrong integers"
+            return
         chain.parameters, chain.mask_nan = parameters, compiled[0][1]
-        chain.compiled = [options for options, _ in compiled]
+        chain.compiled = [compiled_of(*integers) for integers in stated]
         for given in self.masks:
             words = form.live_words(given, opening.live_vocabulary)
             if words is not None:
@@ -364,6 +370,17 @@ def seed_commitment(seed: int, salt: bytes) -> bytes:
     if len(salt) != 16:
         raise ValueError(f"a salt of {len(salt)} bytes")
     return digest(b"sortition seed 1" + salt + seed.to_bytes(8, "little"))
+
+
+def integers_of(compiled: Compiled) -> Tuple[int, int, int, List[List[int]]]:
+    """Options as an opening states them."""
+    padded = [] if compiled.greedy else [stage + [0] * (5 - len(stage)) for stage in compiled.stages()]
+    return int(compiled.greedy), compiled.repetition, compiled.inverse_repetition, padded
+
+
+def compiled_of(greedy: int, repetition: int, inverse: int, chain: List[List[int]]) -> Compiled:
+    """Options from what an opening states, without a rule for rounding."""
+    return Compiled(greedy=bool(greedy), repetition=repetition, inverse_repetition=inverse, chain=chain)
 
 
 def noise_of(chain: Chain, receipt: Receipt) -> Tuple[Tuple[int, int], int, int]:

@@ -12,7 +12,7 @@ from sortition_verify.option_table import FIELDS
 MOST_BODY = 1 << 24
 MAGIC = b"sortrcp1"
 OPENING, RECEIPT, SIGNATURE = 1, 2, 3
-WATERMARK = 1  # flag of an opening
+WATERMARK, INTEGERS = 1, 2  # flags of an opening
 HISTORY, LISTED, MASKED, PHASED = 1, 2, 4, 8  # flags of a receipt
 ENDED = 1  # flag of a head
 RACE, FIRST, ACCEPTED, REPLACED = 1, 2, 3, 4  # methods
@@ -27,7 +27,7 @@ class BadRecord(Exception):
 
     def __init__(self, problem: str, why: str) -> None:
         super().__init__(f"{problem}: {why}")
-        self.problem = problem
+        self.problem, self.why = problem, why
 
 
 def digest(data: bytes) -> bytes:
@@ -48,10 +48,11 @@ def mask_digest(words: Any) -> bytes:
     return digest(b"sortition mask 1" + words.tobytes())
 
 
-def records(file: BinaryIO) -> Iterator[Tuple[int, bytes]]:
-    """Type and body of each record. Reads one record at a time. Raises BadRecord where no further one can be read."""
+def records(file: BinaryIO, begin: bytes = b"") -> Iterator[Tuple[int, bytes]]:
+    """Type and body of each record. `begin`, at most 5 bytes, was read before. Reads one record at a time. Raises
+    BadRecord where no further one can be read."""
+    head = begin + file.read(5 - len(begin))
     while True:
-        head = file.read(5)
         if not head:
             return
         if len(head) < 5:
@@ -63,6 +64,11 @@ def records(file: BinaryIO) -> Iterator[Tuple[int, bytes]]:
         if len(body) < length:
             raise BadRecord("cut_record", f"the file ends {length - len(body)} bytes before the record")
         yield kind, body
+        head = file.read(5)
+
+
+def record_bytes(kind: int, body: bytes) -> bytes:
+    return struct.pack("<BI", kind, len(body)) + body
 
 
 @dataclass
@@ -74,6 +80,7 @@ class Opening:
     commitment: bytes
     request_id: bytes
     words: List[int]
+    integers: List[Tuple[int, int, int, List[List[int]]]]  # by phase: greedy, repetition, its inverse, stages
 
 
 @dataclass
@@ -131,10 +138,28 @@ def opening_of(body: bytes) -> Opening:
     request_id = body[at + 4:at + 4 + size]
     at += 4 + size
     count, = struct.unpack_from("<I", body, at)
-    need(len(body) == at + 4 + 4 * count, "an opening of another length than its parameters")
-    need(flags & ~WATERMARK == 0, f"flags {flags} of an opening")
+    need(len(body) >= at + 4 + 4 * count, "an opening that ends within its parameters")
+    need(flags & ~(WATERMARK | INTEGERS) == 0, f"flags {flags} of an opening")
     words = list(struct.unpack_from(f"<{count}I", body, at + 4))
-    return Opening(vocabulary, live, choice, flags, commitment, request_id, words)
+    integers = integers_of(body[at + 4 + 4 * count:]) if flags & INTEGERS else []
+    need(flags & INTEGERS != 0 or len(body) == at + 4 + 4 * count, "an opening of another length than its parameters")
+    return Opening(vocabulary, live, choice, flags, commitment, request_id, words, integers)
+
+
+def integers_of(body: bytes) -> List[Tuple[int, int, int, List[List[int]]]]:
+    """The integers that an opening states, which end its body."""
+    need(len(body) % 4 == 0 and len(body) >= 4, "integers that are no words")
+    phases, *words = struct.unpack(f"<{len(body) // 4}I", body)
+    found: List[Tuple[int, int, int, List[List[int]]]] = []
+    at = 0
+    while at < len(words):
+        need(at + 4 <= len(words), "integers that end within a phase")
+        greedy, repetition, inverse, count = words[at:at + 4]
+        begin, at = at + 4, at + 4 + 5 * count
+        need(greedy <= 1 and at <= len(words), "integers that end within a phase")
+        found.append((greedy, repetition, inverse, [words[place:place + 5] for place in range(begin, at, 5)]))
+    need(len(found) == phases > 0, "integers of another number of phases than stated")
+    return found
 
 
 def receipt_of(body: bytes) -> Receipt:

@@ -1,8 +1,8 @@
 """Measures the memory and time of sortitionctl over long files of receipts: long_files.py [--megabytes=N]
 
-Makes files under build/: one chain with long kept sets, and very many short chains. Runs `sortitionctl verify` over
-both, and `sortitionctl replay` over the first against a server that it starts, with logits from a file of zeros. Prints
-the largest resident memory and the time of each.
+Makes files under build/: one chain with long kept sets, and very many short chains. Runs `sortitionctl verify` and
+`receipts root` over both, and `sortitionctl replay` over the first against a server that it starts, with logits from a
+file of zeros. Prints the largest resident memory and the time of each.
 """
 
 import argparse
@@ -87,6 +87,7 @@ def main():
     tool = str(BUILD / "bin/sortitionctl")
     for name in ("one_chain", "many_chains"):
         measured(name, [tool, "verify", str(FOLDER / name), "--json"])
+        measured(f"root of {name}", [tool, "receipts", "root", str(FOLDER / name)])
     with Sortitiond(str(BUILD / "bin/sortitiond"), "--listen=127.0.0.1:0", "--metrics_listen=") as server:
         measured("replay", [
             tool, "replay", str(FOLDER / "one_chain"), f"--seeds={FOLDER / 'seeds'}", f"--logits={FOLDER / 'logits'}",
