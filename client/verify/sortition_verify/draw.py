@@ -22,7 +22,8 @@ def race(ids: Any, keys: Any, racing: Any, noise: Any) -> Any:
     """The token of the smallest key plus noise of a row, or of each row; ties go to the lower id."""
     sums = race_sums(ids, keys, racing, noise)
     smallest = racing & (sums == sums.min(axis=-1, keepdims=True))
-    return np.where(smallest, ids, I64(1 << 20)).min(axis=-1)
+    tokens = np.where(smallest, ids, I64(1 << 20)).min(axis=-1)
+    return int(tokens) if tokens.ndim == 0 else tokens
 
 
 def race_sums(ids: Any, keys: Any, racing: Any, noise: Any) -> Any:

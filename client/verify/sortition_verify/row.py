@@ -334,7 +334,7 @@ def settle(row: Row, ids: Any, distances: Any) -> Tuple[int, Optional[bool]]:
         return row.score, None
     if row.verify is not None:
         return verified(row, ids, distances)
-    return int(drawn_among(ids, distances, row.noise())), None
+    return drawn_among(ids, distances, row.noise()), None
 
 
 def verified(row: Row, ids: Any, distances: Any) -> Tuple[int, bool]:
