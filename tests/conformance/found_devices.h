@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "devices/cuda/hardware.h"
 #include "devices/device.h"
 
@@ -21,5 +22,9 @@ struct FoundDevices {
 // All devices of these kinds: "cpu", "cuda", "vulkan". A kind without a driver or device is named on stderr and
 // skipped. Blocks until the drivers answer.
 FoundDevices StartFoundDevices(const std::vector<std::string>& kinds);
+
+// Starts one device: "reference", "cpu", "cpu:TARGET" (kernels/cpu/target.h), or a name that StartFoundDevices gives,
+// such as "cuda0" and "vulkan1". The error says what there is. Blocks as StartFoundDevices.
+absl::StatusOr<std::unique_ptr<devices::Device>> StartDevice(const std::string& name);
 
 }  // namespace sortition

@@ -1,4 +1,4 @@
-"""Rounds and blocks of drafts (kernels/law/SPECULATION.md), which sortition_verify does not have, in exact integers."""
+"""Rounds and blocks of drafts (kernels/law/SPECULATION.md) in exact integers, without sortition_verify's arrays."""
 
 import numpy as np
 

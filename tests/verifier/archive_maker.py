@@ -1,5 +1,5 @@
-"""Makes archives of texts (docs/proof.md) one position after the other: each token by the law of one row, each block of
-drafts by the model of the contract. Signs with a test's key.
+"""Makes archives of texts (docs/verifier.md) one position after the other: tokens by the law of one row, blocks by the
+model of the contract. Signs with a test's key.
 
 `files(settings)` are an archive's files, `packed(files)` the archive.
 """
@@ -27,7 +27,7 @@ from sortition_verify.history import edits, phase_after, watermark_noise  # noqa
 from sortition_verify.parameters import compile_parameters, within  # noqa: E402
 from sortition_verify.row import kept_of, raw_logits  # noqa: E402
 
-SETTINGS = SOURCE / "client/proof/settings.json"
+SETTINGS = SOURCE / "client/archive/settings.json"
 SEED = 0x70726F6F66000000
 PROBABILITIES = [int(law.float_bits(q)) for q in (0.5, 0.25, 0.125, 0.125)]
 WORD, IDS = 0xFFFFFFFF, np.arange(1024, dtype=np.uint64)

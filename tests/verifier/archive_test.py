@@ -1,4 +1,4 @@
-"""Archives of texts (docs/proof.md): one that is right, and each way to be wrong by its name.
+"""Archives of texts (docs/verifier.md): one that is right, and each way to be wrong by its name.
 
 The texts are few and short, and drawn one position after the other (archive_maker.py).
 """

@@ -1,4 +1,4 @@
-"""Checks archives of texts (docs/proof.md): that one is whole, and that its tokens, bits and receipts are the law's.
+"""Checks archives of texts (docs/verifier.md): that one is whole, and that its tokens, bits and receipts are the law's.
 
     report = check("avx2.tar.gz")
     print(report.text())
@@ -23,7 +23,7 @@ from sortition_verify.text_model import VOCABULARY, Model
 from sortition_verify.texts import WORDS, Setting, Texts
 
 FORMAT, LAW_VERSION = "sortition proof 1", "1"
-# The SHA-256 of client/proof/settings.json.
+# The SHA-256 of client/archive/settings.json.
 SETTINGS = "78b9c9ba825adae7a81c1d5f92a98170fe43ed463e3889242955e30fe50de121"
 MOST_BYTES = 64 << 20
 MANIFEST = "proof.json"
@@ -33,7 +33,7 @@ MOST_SHOWN = 20  # problems of one name
 
 
 class Refused(Exception):
-    """An archive that cannot be read on: `name` is a word of docs/proof.md."""
+    """An archive that cannot be read on: `name` is a word of docs/verifier.md."""
 
     def __init__(self, name: str, why: str) -> None:
         super().__init__(f"{name}: {why}")

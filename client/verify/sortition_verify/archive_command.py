@@ -1,4 +1,4 @@
-"""sortition-verify archive: checks archives of texts (docs/proof.md)."""
+"""sortition-verify archive: checks archives of texts (docs/verifier.md)."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""The receipts of an archive (docs/proof.md): their signature and chains, and each beside its text."""
+"""The receipts of an archive (docs/verifier.md): their signature and chains, and each beside its text."""
 
 import hashlib
 import io

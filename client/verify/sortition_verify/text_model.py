@@ -1,4 +1,4 @@
-"""The text model of archives (docs/proof.md): rows of logits from integers modulo 2^32, without a rounding.
+"""The text model of archives (docs/verifier.md): rows of logits from integers modulo 2^32, without a rounding.
 
 Arrays of places are the arrays of texts' numbers and of positions that go together.
 """

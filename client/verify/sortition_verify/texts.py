@@ -1,4 +1,4 @@
-"""The texts of an archive (docs/proof.md), drawn again by the law.
+"""The texts of an archive (docs/verifier.md), drawn again by the law.
 
 A text's history is known, so each of its positions is. The rows of a text are therefore drawn together; those under a
 sampler that keeps a state, the positions of all texts of a setting one after the other.
