@@ -11,11 +11,10 @@ from typing import Any, Dict, List, Optional, Tuple
 import numpy as np
 
 from sortition_verify import chain as stages
-from sortition_verify.draw import LN2_33, Drafted, drawn_among, race, race_place, tested  # noqa: F401
-from sortition_verify.functions import (DEAD, I64, LIMIT, MASKED, NAN, TAG_REJECTION, U32, U64, UNIT_TEMPERATURE,
-                                        UNIT_WEIGHT, Scale, bits_of, canonical, float_of, floats, flush, highest_bits,
-                                        integers, log2_raw, log2_raws, magnitude, noise_logs, philox, sort_keys, total,
-                                        weights)
+from sortition_verify.draw import LN2_33, Drafted, drawn_among, race_place, tested
+from sortition_verify.functions import (I64, LIMIT, MASKED, NAN, U32, U64, UNIT_TEMPERATURE, Scale, bits_of,
+                                        canonical, float_of, floats, flush, highest_bits, integers, log2_raw, magnitude,
+                                        sort_keys, total, weights)
 
 BANNED, REPEATED = 1, 2
 LN2 = float.fromhex("0x1.62e42fefa39efp-1")
