@@ -158,7 +158,7 @@ def check_receipts(files: Dict[str, bytes], report: Any, keys: List[bytes], list
     if files["signature.bin"] and own and own[0] not in files["signature.bin"]:
         report.problem("mixed", "signature.bin is by another key than that of machine.json")
     for problem in found.problems:
-        report.problem(problem.name, str(problem))
+        report.problem(problem.name, str(problem)[len(problem.name):].lstrip(": "))
     for text, seen in verifier.seen.items():
         if len(seen) < length:
             report.problem("missing_receipt", f"{length - len(seen)} of its tokens have none", text=text)
