@@ -114,6 +114,8 @@ TEST_F(SessionReceipts, OpeningHasIntegersOfEachPhase) {
   chained.add_begin(3), chained.add_end(4);
   chained.mutable_parameters()->set_typical_p(0.5f);
   chained.mutable_parameters()->set_repetition_penalty(2);
+  open.mutable_history()->add_tokens(5);  // phases look at it
+  open.mutable_history()->set_prompt_length(1);
   MustOpen(open);
   uint32_t length = 0;
   std::memcpy(&length, records_.data() + 1, sizeof(length));
