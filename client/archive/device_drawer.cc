@@ -2,18 +2,17 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <iterator>
 #include <memory>
 #include <optional>
 #include <span>
 #include <utility>
 #include <variant>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "client/archive/drawer.h"
 #include "client/local/local_text.h"
 #include "devices/run_batch.h"
+#include "kernels/cpu/sample_row.h"
 #include "kernels/features.h"
 #include "kernels/law/version.h"
 #include "service/entropy.h"
@@ -140,6 +139,7 @@ class DeviceDrawer final : public Drawer {
     const auto key = service::ReceiptKey::OfBytes(secret);
     key->Sign(&signature);
     AppendRecord(service::ReceiptRecord::kSignature, EncodeBody(signature), &receipts.signature);
+    receipts.rows_by_cpu = rows_by_cpu_;
     receipts.public_key.assign(key->public_key().begin(), key->public_key().end());
     return receipts;
   }
@@ -151,27 +151,33 @@ class DeviceDrawer final : public Drawer {
     LocalText::Requests requests;
   };
 
-  // Has the device answer all requests, and replaces them with the next ones.
+  // Has the device answer all requests, and replaces them with the next ones. As a server's router does, it gives the
+  // device no row that asks for a feature that it lacks.
   absl::Status Answer(std::span<const uint32_t> texts, std::vector<Begun>* begun) {
     std::vector<devices::DeviceRow> rows;
+    std::vector<size_t> places;  // of these rows among all
+    std::vector<kernels::RowOutput> outputs;
     for (const Begun& one : *begun) {
       for (const kernels::RowRequest& request : one.requests) {
+        kernels::RowOutput& output = outputs.emplace_back();
         if ((kernels::FeaturesOf(request) & ~device_.description().features) != 0) {
-          return absl::UnimplementedError(absl::StrCat(device_.description().name, " lacks a feature of the texts"));
+          kernels::cpu::SampleRow(request, &scratch_, &output);
+          ++rows_by_cpu_;
+          continue;
         }
+        places.push_back(outputs.size() - 1);
         devices::DeviceRow& row = rows.emplace_back();
         row.request = request;
         row.segments.push_back(
             {static_cast<const std::byte*>(request.logits), Model::kVocabulary * kernels::ElementBytes(request.dtype)});
       }
     }
-    std::vector<kernels::RowOutput> outputs;
     for (size_t first = 0; first < rows.size(); first += device_.description().max_batch_rows) {
       const size_t end = std::min<size_t>(rows.size(), first + device_.description().max_batch_rows);
       devices::BatchOutput output =
           devices::RunBatch(&device_, {rows.begin() + ptrdiff_t(first), rows.begin() + ptrdiff_t(end)});
       if (!output.status.ok()) return output.status;
-      std::move(output.outputs.begin(), output.outputs.end(), std::back_inserter(outputs));
+      for (size_t i = first; i < end; ++i) outputs[places[i]] = std::move(output.outputs[i - first]);
     }
     std::span<kernels::RowOutput> left = outputs;
     for (Begun& one : *begun) {
@@ -183,6 +189,8 @@ class DeviceDrawer final : public Drawer {
   }
 
   devices::Device& device_;
+  kernels::cpu::Scratch scratch_;
+  uint64_t rows_by_cpu_ = 0;
   std::vector<Text> texts_;
 };
 

@@ -1,6 +1,7 @@
 // Draws the texts of a proof: on a device in this process, or by a service.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -19,8 +20,9 @@ namespace sortition::archive {
 // The records over all texts (docs/receipts.md).
 struct Receipts {
   std::string records;
-  std::string signature;   // a record; empty if `records` has signatures
-  std::string public_key;  // 32 bytes; empty if `records` has signatures
+  std::string signature;     // a record; empty if `records` has signatures
+  std::string public_key;    // 32 bytes; empty if `records` has signatures
+  uint64_t rows_by_cpu = 0;  // that asked for a feature that the device lacks
 };
 
 // Not thread-safe. Has a sequence for each text of the settings, which outlive it.

@@ -74,7 +74,11 @@ class Maker:
             key = os.path.join(folder, "key.pem")
             subprocess.run(["openssl", "genpkey", "-algorithm", "ed25519", "-out", key], check=True,
                            stderr=subprocess.DEVNULL)
-            servers = [Server(self.server, os.path.join(folder, str(i)), key, rings) for i in range(count)]
+            # Replicas that continue each other's mirostat share a secret.
+            secret = os.path.join(folder, "secret")
+            pathlib.Path(secret).write_bytes(os.urandom(32))
+            flags = [f"--receipt_key={key}", f"--checkpoint_key={secret}"]
+            servers = [Server(self.server, os.path.join(folder, str(i)), flags, rings) for i in range(count)]
             for server in servers:
                 stack.callback(server.stop)
             for server in servers:
@@ -129,14 +133,14 @@ class Maker:
 class Server:
     """A sortitiond on a free port of loopback, with a key for receipts."""
 
-    def __init__(self, program: pathlib.Path, folder: str, key: str, rings: bool) -> None:
+    def __init__(self, program: pathlib.Path, folder: str, flags: List[str], rings: bool) -> None:
         os.mkdir(folder)
         self.port_file = os.path.join(folder, "port")
         self.memory = "unix:" + os.path.join(folder, "memory")
-        flags = [f"--memory_listen={self.memory}"] if rings else []
+        memory = [f"--memory_listen={self.memory}"] if rings else []
         self.process = subprocess.Popen([str(program), "--listen=127.0.0.1:0", f"--port_file={self.port_file}",
-                                         "--metrics_listen=", f"--receipt_key={key}", "--devices=cpu",
-                                         "--log_level=error", *flags])
+                                         "--metrics_listen=", "--devices=cpu", "--log_level=error",
+                                         *flags, *memory])
 
     def await_port(self) -> None:
         for _ in range(600):

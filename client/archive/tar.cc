@@ -72,9 +72,14 @@ absl::StatusOr<std::string> Inflate(std::string_view archive, uint64_t most_byte
     }
     bytes.append(static_cast<const char*>(piece), static_cast<size_t>(size));
   }
-  constexpr int kStreamEnd = 1, kDataError = -3;  // of zlib
+  constexpr int kDataError = -3;  // of zlib
   if (stream.ZlibErrorCode() == kDataError) return Damaged("no gzip, or bytes of it have changed");
-  if (stream.ZlibErrorCode() != kStreamEnd) return absl::InvalidArgumentError("cut: the gzip ends early");
+  // A gzip ends with its length. The stream takes any end of its input for the end of the gzip.
+  uint32_t length = 0;
+  if (archive.size() >= sizeof(length)) {
+    std::memcpy(&length, archive.data() + archive.size() - sizeof(length), sizeof(length));
+  }
+  if (bytes.empty() || length != bytes.size()) return absl::InvalidArgumentError("cut: the gzip ends early");
   return bytes;
 }
 

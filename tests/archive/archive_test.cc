@@ -50,20 +50,27 @@ const Files& Best() {
   return *files;
 }
 
+// The same with short receipts: they take most of the time to pack.
+Files Small() {
+  Files files = Best();
+  files["receipts.bin"] = "receipts";
+  return files;
+}
+
 std::string Message(const absl::StatusOr<Files>& opened) {
   return opened.ok() ? "right" : std::string(opened.status().message());
 }
 
 // Opens the archive of the files after a change that the manifest knows.
 std::string AfterChange(const std::function<void(Files*)>& change) {
-  Files files = Best();
+  Files files = Small();
   change(&files);
   return Message(OpenArchive(MakeArchive(files)));
 }
 
 // Opens the archive after a change that the manifest does not know.
 std::string AfterTampering(const std::function<void(TarFiles*)>& change) {
-  TarFiles files = *UnpackFiles(MakeArchive(Best()), kMost);
+  TarFiles files = *UnpackFiles(MakeArchive(Small()), kMost);
   change(&files);
   return Message(OpenArchive(PackFiles(files)));
 }
@@ -157,7 +164,7 @@ TEST(ArchiveTexts, MeetWhatTheirSettingsAreFor) {
 
 TEST(Archive, IsReadAsItWasWritten) {
   const std::string archive = MakeArchive(Best());
-  EXPECT_LT(archive.size(), 5u << 20);
+  EXPECT_LT(archive.size(), 6u << 20);
   auto opened = OpenArchive(archive);
   ASSERT_TRUE(opened.ok()) << opened.status();
   opened->erase("proof.json");
@@ -181,7 +188,7 @@ TEST(Archive, AChangedBitIsNamed) {
 }
 
 TEST(Archive, ACutOneIsNamed) {
-  const std::string archive = MakeArchive(Best());
+  const std::string archive = MakeArchive(Small());
   for (const size_t bytes : {size_t{0}, size_t{1}, archive.size() / 2, archive.size() - 1}) {
     EXPECT_TRUE(absl::StartsWith(Message(OpenArchive(archive.substr(0, bytes))), "cut:")) << bytes;
   }
@@ -192,7 +199,7 @@ TEST(Archive, ACutOneIsNamed) {
 
 TEST(Archive, ADamagedOneIsNamed) {
   EXPECT_TRUE(absl::StartsWith(Message(OpenArchive("no archive")), "damaged:"));
-  EXPECT_EQ(AfterTampering([](TarFiles* files) { Find(files, "receipts.bin")->at(100) ^= 1; }),
+  EXPECT_EQ(AfterTampering([](TarFiles* files) { Find(files, "receipts.bin")->at(3) ^= 1; }),
             "damaged: receipts.bin has changed, or is another archive's");
   EXPECT_EQ(AfterTampering([](TarFiles* files) { Find(files, "proof.json")->erase(0, 1); }),
             "damaged: proof.json is no JSON");

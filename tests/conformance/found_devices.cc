@@ -95,8 +95,9 @@ absl::StatusOr<std::unique_ptr<Device>> StartDevice(const std::string& name) {
   if (name == "reference") return std::make_unique<ReferenceDevice>();
   if (absl::StartsWith(name, "cpu")) {
     devices::CpuDeviceOptions options;
-    if (name != "cpu") options.target = name.substr(std::min(name.size(), size_t{4}));
-    if (name != "cpu" && (name[3] != ':' || !devices::IsCpuTarget(options.target))) {
+    const bool is_best = name == "cpu" || name == options.name;
+    if (!is_best) options.target = name.substr(std::min(name.size(), size_t{4}));
+    if (!is_best && (name[3] != ':' || !devices::IsCpuTarget(options.target))) {
       return absl::InvalidArgumentError(absl::StrCat(name, ": cpu:TARGET has one of ", devices::CpuTargetNames()));
     }
     return std::make_unique<devices::CpuDevice>(options);

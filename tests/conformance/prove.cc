@@ -83,19 +83,21 @@ absl::StatusOr<Files> Draw(archive::Drawer* drawer, Side side, devices::Device* 
     absl::StrAppend(&seeds, *settings.OptionsOf(text).seed, " ", absl::BytesToHexString(archive::SaltOf(text)), "\n");
   }
   Files files;
-  files["machine.json"] =
-      archive::JsonObject({{"format", std::string(archive::kFormat)},
-                           {"law_version", absl::StrCat(law::kLawVersion)},
-                           {"made", absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::Now(), absl::UTCTimeZone())},
-                           {"by", absl::GetFlag(FLAGS_made_by)},
-                           {"release", SORTITION_VERSION},
-                           {"build", absl::StrCat("compiler ", __VERSION__)},
-                           {"processor", bench::MachineName()},
-                           {"system", SystemName()},
-                           {"device", side.device},
-                           {"hardware", side.hardware},
-                           {"transport", side.transport},
-                           {"public_key", absl::BytesToHexString(receipts->public_key)}});
+  files["machine.json"] = archive::JsonObject(
+      {{"format", std::string(archive::kFormat)},
+       {"law_version", absl::StrCat(law::kLawVersion)},
+       {"made", absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::Now(), absl::UTCTimeZone())},
+       {"by", absl::GetFlag(FLAGS_made_by)},
+       {"release", SORTITION_VERSION},
+       {"build", absl::StrCat("compiler ", __VERSION__)},
+       {"processor", bench::MachineName()},
+       {"system", SystemName()},
+       {"device", receipts->rows_by_cpu == 0
+                      ? side.device
+                      : absl::StrCat(side.device, ", and the CPU for ", receipts->rows_by_cpu, " rows that it lacks")},
+       {"hardware", side.hardware},
+       {"transport", side.transport},
+       {"public_key", absl::BytesToHexString(receipts->public_key)}});
   files["settings.json"] = settings.json();
   files["vectors.json"] = *std::move(vectors);
   files["texts.bin"] = *std::move(texts);
