@@ -17,6 +17,8 @@
 #include "service/limits.h"
 #include "service/text/judge_row.h"
 #include "service/text/look_ahead.h"
+#include "service/text/make_receipts.h"
+#include "service/text/mask_digest.h"
 #include "service/text/row.h"
 #include "service/wire/encode.h"
 #include "service/wire/encode_result.h"
@@ -121,6 +123,7 @@ std::variant<std::unique_ptr<LocalText>, RowError> LocalText::OpenAt(const Seque
                                        options.parameters, limits, "open");
   if (const auto* refusal = std::get_if<service::Refusal>(&compiled)) return ToRowError(*refusal);
   auto spec = std::get<std::shared_ptr<service::SequenceSpec>>(std::move(compiled));
+  spec->receipts = options.receipts != nullptr;
   spec->seed = seed ? *seed : service::SystemEntropy().Draw();
   std::unique_ptr<service::Text> state;
   if (spec->stateful()) {
@@ -239,6 +242,10 @@ RowResult LocalText::End() {
     state_->EndLoan();
   }
   last_checkpoint_ = CheckpointAfter(plan, result);
+  if (spec_->receipts) {
+    last_receipts_ = plan.kind == service::RowPlan::Kind::kScore ? std::vector<service::Receipt>()
+                                                                 : service::MakeReceipts(result, plan, *spec_);
+  }
   if (plan.kind == service::RowPlan::Kind::kDraw) {
     service::EncodeWholeDraw(result, *spec_, &std::get<v1::DrawResult>(outcome));
   } else {
@@ -342,6 +349,7 @@ std::optional<RowError> LocalText::Plan(v1::DType dtype, const Row& row, const L
   if (!parts.plan.masks.empty()) {
     parts.masks = MasksOf(row, spec_->vocabulary);
     parts.masks.resize(parts.plan.masks.size());  // a mask may only ban tokens
+    if (spec_->receipts) service::HashMasks(parts.masks, spec_->live_vocabulary, &parts.plan);
   }
   if (state_ != nullptr) parts.views = service::LookAhead(state_.get(), parts.plan.ahead);
   begun_.run.Begin();

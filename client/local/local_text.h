@@ -14,6 +14,7 @@
 #include "client/cpp/rewinds.h"
 #include "client/sortition/sampler.h"
 #include "kernels/row.h"
+#include "service/receipt/record.h"
 #include "service/refusal.h"
 #include "service/text/checkpoint.h"
 #include "service/text/row.h"
@@ -34,6 +35,7 @@ class LocalText {
  public:
   static absl::StatusOr<std::unique_ptr<LocalText>> Open(const SequenceOptions& options);
   // Opens a text that is at `start`, for a sampler that keeps the tokens itself. The seed is drawn if there is none.
+  // With `options.receipts` each result has receipts (last_receipts), which do not go into that log.
   struct Start {
     std::span<const uint32_t> tokens;
     uint32_t prompt_length = 0;
@@ -90,6 +92,10 @@ class LocalText {
   // Returns that after the last result's tokens.
   const service::Checkpoint& last_checkpoint() const { return last_checkpoint_; }
 
+  // Returns a receipt for each token of the last result, without chain, index and previous hash. Empty unless the text
+  // was opened with receipts.
+  const std::vector<service::Receipt>& last_receipts() const { return last_receipts_; }
+
   absl::Status ReplaceLast(uint32_t token);
   absl::Status Append(std::span<const uint32_t> tokens);
   absl::Status Truncate(uint32_t position);
@@ -128,6 +134,7 @@ class LocalText {
   uint32_t position_;
   uint64_t sampler_state_;  // the state of samplers that depend on past probabilities
   service::Checkpoint last_checkpoint_;
+  std::vector<service::Receipt> last_receipts_;
   Rewinds rewinds_;
   bool takes_back_ = true;
   Begun begun_;

@@ -21,31 +21,6 @@
 namespace sortition::service {
 namespace {
 
-// Returns the tokens that a mask allows and does not ban, as words. `packed`: its words if it is packed.
-std::vector<uint32_t> ToMaskWords(const PositionMask& mask, std::span<const uint32_t> packed,
-                                  uint32_t live_vocabulary) {
-  std::vector<uint32_t> words((live_vocabulary + 31) / 32, mask.has_allowed_tokens ? 0 : ~uint32_t{0});
-  if (mask.is_packed()) words.assign(packed.begin(), packed.end());
-  for (const uint32_t token : mask.allowed_tokens) words[token / 32] |= 1u << token % 32;
-  for (const uint32_t token : mask.banned_tokens) words[token / 32] &= ~(1u << token % 32);
-  return words;
-}
-
-// Sets the hashes of the plan's masks, as the step has sent them.
-void HashMasks(const std::vector<RowMaskBits>& masks, uint32_t live_vocabulary, RowPlan* plan) {
-  for (size_t i = 0; i < masks.size(); ++i) {
-    const PositionMask& mask = plan->masks[i];
-    if (!mask.limits()) {
-      plan->mask_hashes.emplace_back();
-    } else if (mask.banned_tokens.empty()) {
-      plan->mask_hashes.emplace_back(mask.is_packed() ? MaskHashOf(masks[i].words(), live_vocabulary)
-                                                      : MaskHashOfTokens(mask.allowed_tokens, live_vocabulary));
-    } else {
-      plan->mask_hashes.emplace_back(MaskHashOf(ToMaskWords(mask, masks[i].words(), live_vocabulary), live_vocabulary));
-    }
-  }
-}
-
 // Returns the price of what masks take: to copy and hash packed ones, and to cut lists to those of the sequence.
 uint64_t MaskCost(const RowPlan& plan, const SequenceSpec& spec) {
   uint64_t cost = 0;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/hash/hash.h"
+#include "service/receipt/record.h"
 
 namespace sortition::service {
 namespace {
@@ -71,7 +72,31 @@ uint64_t DigestMask(const PositionMask& mask, std::span<const uint32_t> packed, 
   return changes.Digest();
 }
 
+// Returns the tokens that a mask allows and does not ban, as words. `packed`: its words if it is packed.
+std::vector<uint32_t> ToMaskWords(const PositionMask& mask, std::span<const uint32_t> packed,
+                                  uint32_t live_vocabulary) {
+  std::vector<uint32_t> words((live_vocabulary + 31) / 32, mask.has_allowed_tokens ? 0 : ~uint32_t{0});
+  if (mask.is_packed()) words.assign(packed.begin(), packed.end());
+  for (const uint32_t token : mask.allowed_tokens) words[token / 32] |= 1u << token % 32;
+  for (const uint32_t token : mask.banned_tokens) words[token / 32] &= ~(1u << token % 32);
+  return words;
+}
+
 }  // namespace
+
+void HashMasks(const std::vector<RowMaskBits>& masks, uint32_t live_vocabulary, RowPlan* plan) {
+  for (size_t i = 0; i < masks.size(); ++i) {
+    const PositionMask& mask = plan->masks[i];
+    if (!mask.limits()) {
+      plan->mask_hashes.emplace_back();
+    } else if (mask.banned_tokens.empty()) {
+      plan->mask_hashes.emplace_back(mask.is_packed() ? MaskHashOf(masks[i].words(), live_vocabulary)
+                                                      : MaskHashOfTokens(mask.allowed_tokens, live_vocabulary));
+    } else {
+      plan->mask_hashes.emplace_back(MaskHashOf(ToMaskWords(mask, masks[i].words(), live_vocabulary), live_vocabulary));
+    }
+  }
+}
 
 uint64_t DigestMasks(const RowPlan& plan, const std::vector<RowMaskBits>& bits, uint32_t live_vocabulary) {
   std::vector<uint64_t> digests;

@@ -1,15 +1,18 @@
 // Devices that each kind's driver finds.
 #include "tests/conformance/found_devices.h"
 
+#include <algorithm>
 #include <iostream>
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "devices/cpu/cpu_device.h"
 #include "devices/cuda/cuda_device.h"
 #include "devices/vulkan/vulkan_device.h"
+#include "kernels/law/reference.h"
 
 namespace sortition {
 namespace {
@@ -66,7 +69,51 @@ void StartVulkan(FoundDevices* found) {
   }
 }
 
+// The law's reference as a device.
+class ReferenceDevice final : public Device {
+ public:
+  const devices::DeviceDescription& description() const override { return description_; }
+  void Submit(std::vector<devices::DeviceRow> rows, Done done) override {
+    devices::BatchOutput output;
+    for (const devices::DeviceRow& row : rows) {
+      kernels::RowRequest request = row.request;
+      request.logits = row.segments.front().data;  // the only one
+      output.outputs.push_back(law::SampleRowReference(request));
+    }
+    done(std::move(output));
+  }
+
+ private:
+  const devices::DeviceDescription description_ = [] {
+    devices::DeviceDescription description;
+    description.name = "reference";
+    description.kind = "reference";
+    description.hardware = "the law's reference";
+    description.max_batch_rows = 1024;
+    description.features = kernels::kAllFeatures;
+    return description;
+  }();
+};
+
 }  // namespace
+
+absl::StatusOr<std::unique_ptr<Device>> StartDevice(const std::string& name) {
+  if (name == "reference") return std::make_unique<ReferenceDevice>();
+  if (absl::StartsWith(name, "cpu")) {
+    devices::CpuDeviceOptions options;
+    const bool is_best = name == "cpu" || name == options.name;
+    if (!is_best) options.target = name.substr(std::min(name.size(), size_t{4}));
+    if (!is_best && (name[3] != ':' || !devices::IsCpuTarget(options.target))) {
+      return absl::InvalidArgumentError(absl::StrCat(name, ": cpu:TARGET has one of ", devices::CpuTargetNames()));
+    }
+    return std::make_unique<devices::CpuDevice>(options);
+  }
+  FoundDevices found = StartFoundDevices({name.substr(0, name.find_first_of("0123456789"))});
+  for (std::unique_ptr<Device>& device : found.started) {
+    if (device->description().name == name) return std::move(device);
+  }
+  return absl::NotFoundError(absl::StrCat(name, ": there is no such device"));
+}
 
 FoundDevices StartFoundDevices(const std::vector<std::string>& kinds, const kernels::cuda::Images& images) {
   FoundDevices found;

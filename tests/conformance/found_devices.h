@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "devices/cuda/hardware.h"
 #include "devices/device.h"
 #include "kernels/cuda/image.h"
@@ -23,5 +24,9 @@ struct FoundDevices {
 // skipped. Blocks until the drivers answer. The images must outlive the CUDA devices.
 FoundDevices StartFoundDevices(const std::vector<std::string>& kinds,
                                const kernels::cuda::Images& images = kernels::cuda::CompiledImages());
+
+// Starts one device: "reference", "cpu", "cpu:TARGET" (kernels/cpu/target.h), or a name that StartFoundDevices gives,
+// such as "cuda0" and "vulkan1". The error says what there is. Blocks as StartFoundDevices.
+absl::StatusOr<std::unique_ptr<devices::Device>> StartDevice(const std::string& name);
 
 }  // namespace sortition

@@ -24,13 +24,14 @@
 #include "kernels/features.h"
 #include "kernels/law/reference.h"
 #include "tests/conformance/found_devices.h"
+#include "tests/conformance/prove.h"
 #include "tests/conformance/random_row.h"
 #include "tests/conformance/sampler_rows.h"
 #include "tests/conformance/shared_rows.h"
 #include "tests/support/run_batch.h"
 
 ABSL_FLAG(std::vector<std::string>, devices, (std::vector<std::string>{"cpu", "cuda", "vulkan"}), "Kinds of devices");
-ABSL_FLAG(uint32_t, rows, 4000, "Random rows of up to 400 tokens; of larger vocabularies fewer, in proportion");
+ABSL_FLAG(uint64_t, rows, 4000, "Random rows of up to 400 tokens; of larger vocabularies fewer, in proportion");
 ABSL_FLAG(uint64_t, seed, 1, "Other rows for another one");
 ABSL_FLAG(std::string, json, "", "File for the results");
 ABSL_FLAG(std::string, images, "", "Folder with other machine code of the CUDA kernels: {sample,chain,sequence}.cubin");
@@ -193,7 +194,7 @@ int Run() {
     is_right = is_right && verdict.status.ok();
   }
 
-  const uint32_t rows = absl::GetFlag(FLAGS_rows);
+  const auto rows = static_cast<uint32_t>(std::min<uint64_t>(absl::GetFlag(FLAGS_rows), ~uint32_t{0}));
   const struct {
     uint32_t vocabulary;  // 0: up to 400
     uint32_t count;
@@ -237,13 +238,27 @@ int Run() {
 }  // namespace
 }  // namespace sortition
 
+namespace sortition {
+namespace {
+
+// Returns whether a flag's help is shown: those of this program.
+bool IsOwnFlag(absl::string_view file) {
+  return absl::EndsWith(file, "self_test_main.cc") || absl::EndsWith(file, "conformance/prove.cc");
+}
+
+}  // namespace
+}  // namespace sortition
+
 int main(int argc, char** argv) {
   absl::FlagsUsageConfig usage;
-  usage.contains_help_flags = [](absl::string_view file) { return absl::EndsWith(file, "self_test_main.cc"); };
+  usage.contains_help_flags = &sortition::IsOwnFlag;
   absl::SetFlagsUsageConfig(usage);
   absl::SetProgramUsageMessage(
-      "compares what every device of this machine answers, bit for bit.\n\nExit codes: 0 all is right, 1 an answer is "
-      "wrong, or a driver or device that is there does not start.");
-  absl::ParseCommandLine(argc, argv);
-  return sortition::Run();
+      "compares what every device of this machine answers, bit for bit. With --prove it writes an archive of texts, "
+      "with --compare it compares two, with --against it compares two sides for hours (docs/proof.md).\n\nExit codes: "
+      "0 all is right, 1 an answer is wrong, or a driver or device that is there does not start, 2 an archive, a file "
+      "or a side of --against cannot be used.");
+  const std::vector<char*> arguments = absl::ParseCommandLine(argc, argv);
+  const auto status = sortition::RunArchives({arguments.begin() + 1, arguments.end()});
+  return status ? *status : sortition::Run();
 }

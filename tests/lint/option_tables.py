@@ -14,7 +14,7 @@ from typing import Dict, Iterator, List, NamedTuple, Tuple
 
 TABLE = Path("kernels/law/options.inc")
 CONTRACT = Path("proto/sortition/v1/parameters.proto")
-PYTHON = Path("client/python/sortition_verify/option_table.py")
+PYTHON = Path("client/verify/sortition_verify/option_table.py")
 PAGE = Path("docs/semantics.md")
 BEGIN, END = "<!-- options.inc -->\n", "<!-- end of options.inc -->\n"
 # Numbers of the law that reach a row as its edits alone.

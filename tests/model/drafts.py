@@ -1,8 +1,9 @@
-"""Rounds and blocks of drafts (kernels/law/SPECULATION.md), which sortition_verify does not have, in exact integers."""
+"""Rounds and blocks of drafts (kernels/law/SPECULATION.md) in exact integers, without sortition_verify's arrays."""
 
 import numpy as np
 
 from sortition_verify import row as law
+from sortition_verify.draw import race
 from sortition_verify.functions import I64, TAG_REJECTION, U64, log2_raws, philox
 
 TAG_BLOCK = 0x42
@@ -21,7 +22,7 @@ def race_among(ids, values, key, noise):
     racing = values > 0
     keys = np.zeros(len(values), I64)
     keys[racing] = I64(44 << 32) - log2_raws(values[racing])
-    return law.race(ids, keys, racing, (tuple(key), noise[1], noise[2]))
+    return race(ids, keys, racing, (tuple(key), noise[1], noise[2]))
 
 
 def probability_bits(draft, token):

@@ -88,18 +88,14 @@ class Place:
         changed = law.changed_logits(row, self.raw_bits)
         if (changed == U32(MASKED)).all():
             raise law.RowError("no_live_token", 0)
-        ids = law.in_order(changed)
         self.greedy, self.kept = row.compiled.greedy, None
         if self.greedy:
-            ids, self.t, self.dynamic = ids[:1], np.zeros(1, U64), 0
+            ids, self.t, self.dynamic = law.in_order(changed)[:1], np.zeros(1, U64), 0
             self.processed = law.Distribution(ids, changed[ids], int(changed[ids[0]]), self.t, 1.0)
         else:
-            kept = self.kept = stages.Kept(ids, changed[ids], len(changed), row.noise(), row.state)
-            for stage in row.compiled.stages():
-                kept.run(stage)
-            ids, self.t, self.dynamic = kept.ids, kept.drawn_distances(), kept.dynamic
-            shown, first = kept.shown_bits()
-            self.processed = law.Distribution(ids, shown, first, self.t, kept.shown)
+            kept = self.kept = law.kept_of(row, changed)
+            ids, self.t, _ = kept.row()
+            self.dynamic, self.processed = int(np.max(kept.dynamic)), law.processed_of(kept)
         self.ids, self.changed = ids, changed
         self.rules = situation.rules
 
@@ -116,9 +112,7 @@ class Place:
         return accepted, token
 
     def state_after(self, token):
-        if not self.rules.keeps_state:
-            return None
-        return self.kept.next_state(self.row.compiled.chain[-1], self.processed.place(token))
+        return law.state_after(self.row, self.kept, token) if self.rules.keeps_state else None
 
     def answer(self, token):
         raw = law.distribution_of(self.raw_bits)

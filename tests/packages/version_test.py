@@ -34,6 +34,7 @@ class VersionTest(unittest.TestCase):
         self.assertIn(f'set(CPACK_PACKAGE_VERSION "{VERSION}")', text(BUILD / "CPackConfig.cmake"))
         if (BUILD / "python").exists():
             self.assertEqual(text(BUILD / "python/VERSION"), VERSION)
+        self.assertIn(f'__version__ = "{VERSION}"', text(SOURCE / "client/verify/sortition_verify/__init__.py"))
         found = text(BUILD / "sortition-config-version.cmake")
         self.assertIn(f'set(PACKAGE_VERSION "{VERSION}")', found)
 

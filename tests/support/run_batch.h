@@ -1,23 +1,10 @@
-// A batch from its submission to its end.
+// Runs a batch and blocks until its end, under the name that tests use.
 #pragma once
 
-#include <utility>
-#include <vector>
-
-#include "absl/synchronization/notification.h"
-#include "devices/device.h"
+#include "devices/run_batch.h"
 
 namespace sortition::testing {
 
-inline devices::BatchOutput RunBatch(devices::Device* device, std::vector<devices::DeviceRow> rows) {
-  devices::BatchOutput result;
-  absl::Notification done;
-  device->Submit(std::move(rows), [&](devices::BatchOutput r) {
-    result = std::move(r);
-    done.Notify();
-  });
-  done.WaitForNotification();
-  return result;
-}
+using devices::RunBatch;
 
 }  // namespace sortition::testing

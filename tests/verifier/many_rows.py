@@ -5,11 +5,13 @@ SEED + n. Prints a line a part, and at the end how many rows have run. The exit 
 name has the values that make it again.
 """
 
+import json
 import os
 import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 import time
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
@@ -23,10 +25,18 @@ def made(count, seed, vocabulary):
                           check=True).stdout
 
 
+def answered(rows):
+    """Rows with the reference's answers in place of theirs, one a line."""
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump({"rows": rows}, file)
+        file.flush()
+        return subprocess.run([ROWS, "answer", file.name], capture_output=True, text=True, check=True).stdout
+
+
 def says(rows):
     """Returns the verifier's answers to rows, one a line."""
     ran = subprocess.run([sys.executable, "-m", "sortition_verify", "-"], input=rows, capture_output=True, text=True,
-                         env={**os.environ, "PYTHONPATH": str(SOURCE / "client/python")})
+                         env={**os.environ, "PYTHONPATH": str(SOURCE / "client/verify")})
     return ran.stdout.strip() or ran.stderr.strip()
 
 

@@ -30,7 +30,7 @@ ROOTS = ("6e340b9cffb37a989ca544e6bb780a2c78901d3fb33738768511a30617afa01d",
 
 
 def run(*words, tool=TOOL):
-    environment = {**os.environ, "PYTHONPATH": str(SOURCE / "client/python")}
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE / "client/verify")}
     return subprocess.run([*([tool] if isinstance(tool, str) else tool), *map(str, words)], env=environment,
                           capture_output=True)
 

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(SOURCE / "client/python"))
+sys.path.insert(0, str(SOURCE / "client/verify"))
 
 import sortition_verify as law  # noqa: E402
 from sortition_verify import ed25519, receipts, records  # noqa: E402

@@ -395,7 +395,7 @@ class CommandTest(unittest.TestCase):
             for position, bits in rows:
                 np.save(at / f"{position}.npy", bits.view(np.float32))
                 command.append(f"--row={position}={at / str(position)}.npy")
-            environment = {**os.environ, "PYTHONPATH": str(SOURCE / "client/python")}
+            environment = {**os.environ, "PYTHONPATH": str(SOURCE / "client/verify")}
             return subprocess.run(command, env=environment, capture_output=True, text=True)
 
     def test_status_and_report(self):
@@ -427,7 +427,7 @@ class CommandTest(unittest.TestCase):
             code = ("import resource, sys; from sortition_verify.__main__ import main;"
                     "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss; status = main();"
                     "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before); sys.exit(status)")
-            environment = {**os.environ, "PYTHONPATH": str(SOURCE / "client/python")}
+            environment = {**os.environ, "PYTHONPATH": str(SOURCE / "client/verify")}
             ran = subprocess.run([sys.executable, "-c", code, "receipts", file.name, "--without-draws"],
                                  env=environment, capture_output=True, text=True)
         self.assertEqual(ran.returncode, 0, ran.stderr)

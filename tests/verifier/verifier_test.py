@@ -29,11 +29,11 @@ FROZEN = {
 }
 RANDOM_ROWS = 300
 
-sys.path.insert(0, str(SOURCE / "client/python"))
+sys.path.insert(0, str(SOURCE / "client/verify"))
 
 import many_rows  # noqa: E402
 import sortition_verify as verify  # noqa: E402
-from sortition_verify import functions, options, vectors  # noqa: E402
+from sortition_verify import functions, options, places, row as row_law, vectors  # noqa: E402
 
 
 def published(name):
@@ -198,7 +198,7 @@ class NumpyTest(unittest.TestCase):
 
     def test_command_reads_files_and_lines(self):
         command = [sys.executable, "-m", "sortition_verify"]
-        environment = {**os.environ, "PYTHONPATH": str(SOURCE / "client/python")}
+        environment = {**os.environ, "PYTHONPATH": str(SOURCE / "client/verify")}
         row = json.dumps(published("law_1_rows.json")["rows"][1])
         held = subprocess.run([*command, "-"], input=row, env=environment, capture_output=True, text=True)
         self.assertEqual((held.returncode, held.stdout), (0, "1 rows, 0 differ\n"))
@@ -212,6 +212,54 @@ class RandomRowsTest(unittest.TestCase):
         self.assertEqual(rows.count("\n"), RANDOM_ROWS)
         said = many_rows.says(rows)
         self.assertTrue(many_rows.hold(said, RANDOM_ROWS), said)
+
+    def test_many_rows_at_once_equal_the_reference(self):
+        """Each random row, and others that differ from it in elements, edits, masks and noise alone."""
+        random, compared, met = np.random.default_rng(20261128), 0, set()
+        for line in many_rows.made(240, 20261128, 70).splitlines():
+            row = json.loads(line)
+            if {"score", "verify"} & set(row) or "elements" not in row["logits"]:
+                continue
+            rows = []
+            for _ in range(7):
+                random.shuffle(row["logits"]["elements"])
+                row["noise"] = {"seed": str(random.integers(1 << 62)), "position": int(random.integers(1 << 20)),
+                                "stream": int(random.integers(1 << 16))}
+                if "sampler_state" in row:
+                    row["sampler_state"] = str(int(row["sampler_state"]) ^ int(random.integers(1 << 20)))
+                rows.append(copy.deepcopy(row))
+            answers = many_rows.answered(rows)
+            count = self.check_many([json.loads(answer) for answer in answers.splitlines()])
+            compared += count
+            met |= {stage[0] for stage in row["compiled"].get("chain", []) if count > 1}
+        self.assertGreater(compared, 600)
+        self.assertEqual(met, set(range(18)))
+
+    def check_many(self, rows):
+        """Compares rows under one chain with their answers; returns their number."""
+        rows = [row for row in rows if "error" not in row["answer"]]
+        if not rows:
+            return 0
+        given = [vectors.row_of(row) for row in rows]
+        bits = np.stack([row_law.changed_logits(row, row_law.raw_logits(row)) for row in given])
+        low, high = (np.array([row.seed >> shift & 0xFFFFFFFF for row in given], np.uint64) for shift in (0, 32))
+        position = np.array([row.position for row in given], np.uint64)
+        stream = np.array([row.stream for row in given], np.uint64)
+        state = np.array([row.state for row in given], object)
+        reached, after = places.places_of(given[0].compiled, bits, ((low, high), position, stream), state)
+        tokens = np.array([row["answer"]["token"] for row in rows])
+        self.assertEqual(reached.draws().tolist(), tokens.tolist(), rows[0]["name"])
+        chain = given[0].compiled.chain
+        states = after(tokens) if chain and chain[-1][0] in (14, 15, 16) else [0] * len(rows)
+        logprobs, counts = reached.logprobs(tokens), reached.kept_counts()
+        for row, one, logprob, count, state in zip(rows, given, logprobs, counts, states):
+            answer = row["answer"]
+            self.assertEqual(str(state), answer.get("sampler_state", "0"), row["name"])
+            if "kept" in answer:
+                self.assertEqual(count, answer["kept"], row["name"])
+            if "processed" in answer:
+                self.assertEqual(logprob, answer["processed"]["chosen_logprob_bits"], row["name"])
+        return len(rows)
 
     def test_random_histories_compact_rows_and_records(self):
         for task in (["histories", "200", "20261123"], ["marks", "200", "20261123"], ["compact", "200", "20261123"],

@@ -17,7 +17,7 @@ import numpy as np
 SOURCE = pathlib.Path(os.environ["TEST_SOURCE_DIR"])
 SORTITIONCTL = os.environ["TEST_SORTITIONCTL"]
 
-sys.path[:0] = [str(SOURCE / "client/python"), str(SOURCE / "tests/support")]
+sys.path[:0] = [str(SOURCE / "client/verify"), str(SOURCE / "tests/support")]
 
 from browser import CHROMIUM, READ_OUTPUTS, Browser  # noqa: E402
 from sortition_verify import Row, answer, compile_options, float_bits  # noqa: E402
@@ -184,7 +184,7 @@ class TokenizerTest(unittest.TestCase):
 class CommandTest(unittest.TestCase):
     def run_command(self, *words, given=""):
         return subprocess.run([sys.executable, "-m", "sortition_verify", "watermark", *words], input=given,
-                              env={**os.environ, "PYTHONPATH": str(SOURCE / "client/python")}, capture_output=True,
+                              env={**os.environ, "PYTHONPATH": str(SOURCE / "client/verify")}, capture_output=True,
                               text=True)
 
     def test_file_and_bad_options(self):

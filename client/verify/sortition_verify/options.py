@@ -91,8 +91,8 @@ def stage_of(p: Dict[str, Any], name: str) -> List[int]:
     factor, curve = p["smoothing_factor"], p["smoothing_curve"]
     made = [getattr(stages, name.upper()), *operands_of(OPERANDS[name], p[name])] if name in OPERANDS else {
         "temperature": lambda: temperature_stage(p),
-        "quadratic_smoothing": lambda: [stages.QUADRATIC_SMOOTHING, canonical_constant(factor * (3 - curve) / 2),
-                                        canonical_constant(factor * (curve - 1) / 2)],
+        "quadratic_smoothing": lambda: [stages.QUADRATIC_SMOOTHING, int(canonical_constant(factor * (3 - curve) / 2)),
+                                        int(canonical_constant(factor * (curve - 1) / 2))],
         "top_n_sigma": lambda: [stages.TOP_N_SIGMA, (7 << 26) - threshold_distance(p[name] / 128) & OFF],
         "top_h": lambda: [stages.TOP_H, units(p[name], 31)],
         "xtc": lambda: [stages.XTC, mass_units(p["xtc_probability"]) - 1 & OFF,

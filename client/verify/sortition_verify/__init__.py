@@ -18,6 +18,7 @@ from sortition_verify.receipts import Report, Verifier, verify
 from sortition_verify.row import Answer, Compiled, Distribution, Draft, Row, RowError, answer, float_bits
 from sortition_verify.vectors import differences
 
+__version__ = "0.1.0"
 LAW_VERSION = 1
 
 __all__ = ["LAW_VERSION", "ORDERS", "Answer", "Compiled", "Distribution", "Draft", "Report", "Row", "RowError",

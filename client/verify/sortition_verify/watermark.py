@@ -14,8 +14,8 @@ from typing import Any, List, Sequence
 
 import numpy as np
 
-from sortition_verify.functions import (I64, TAG_GROUP, TAG_TOKEN, TAG_WATERMARK, U64, log2_raws, neg_log2,
-                                        noise_words, philox, uniforms)
+from sortition_verify.functions import I64, U64, noise_logs
+from sortition_verify.history import context_keys
 
 MOST_KEYS, MOST_WIDTH = 64, 64
 MOST_VOCABULARY = 1 << 20
@@ -92,24 +92,13 @@ def _evidence(ids: Any, key: Key) -> Evidence:
     if len(ids) <= width:
         return Evidence(key.id, 0, 0.0, 1.0)
     contexts, drawn = np.lib.stride_tricks.sliding_window_view(ids, width)[:-1], ids[width:]
-    first = second = np.zeros(len(drawn), U64)
-    for place in range(width):
-        first, second, _, _ = philox(first, second, contexts[:, place], TAG_WATERMARK,
-                                     (key.key & 0xFFFFFFFF, key.key >> 32))
+    first, second = context_keys(key.key, contexts)
     # The hash stands for the context. Each one counts where it occurs first.
     _, kept = np.unique(first << U64(32) | second, return_index=True)
-    logs = _noise_logs(drawn[kept], (first[kept], second[kept]))
+    logs = noise_logs(drawn[kept], ((first[kept], second[kept]), 0, 0))
     noise = np.exp2(logs.astype(np.float64) * 2.0**-32) * math.log(2)
     score = float(np.sum(-np.log(-np.expm1(-noise))))
     return Evidence(key.id, len(kept), score, upper_tail(len(kept), score))
-
-
-def _noise_logs(ids: Any, key: Any) -> Any:
-    """L of LAW.md, section 8, of token ids, each under its own key, at position 0 and in stream 0."""
-    group = noise_words(ids >> U64(6), TAG_GROUP, (key, 0, 0))
-    a, own = neg_log2(uniforms(group)), neg_log2(uniforms(noise_words(ids, TAG_TOKEN, (key, 0, 0))))
-    owns = ids & U64(63) == group & U64(63)
-    return np.where(owns, log2_raws(a) - I64(64 << 32), log2_raws((a + U64(63) >> U64(6)) + own) - I64(58 << 32))
 
 
 def upper_tail(count: int, score: float) -> float:

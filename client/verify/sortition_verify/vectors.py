@@ -111,13 +111,14 @@ def answer_of(row):
 
 def distribution_text(distribution, token, first, requested):
     bits, rank = distribution.bits_and_rank(token)
-    top = [[int(i), int(b), distribution.logprob_bits(int(b))]
-           for i, b in zip(distribution.ids[:first], distribution.bits[:first])]
+    ids, firsts = distribution.ids[:first], distribution.bits[:first]
+    top = [list(one) for one in zip(ids.tolist(), firsts.tolist(), distribution.logprob_bits(firsts).tolist())]
     out = {"max_bits": distribution.max_bits, "weight_sum": str(distribution.weight_sum), "chosen_bits": bits,
            "chosen_logprob_bits": distribution.logprob_bits(bits), "rank": rank, "top": top}
     if requested:
-        places = [distribution.bits_and_rank(asked) for asked in requested]
-        out["requested"] = [[b, r, distribution.logprob_bits(b)] for b, r in places]
+        bits, ranks = zip(*(distribution.bits_and_rank(asked) for asked in requested))
+        logprobs = distribution.logprob_bits(np.array(bits, U32)).tolist()
+        out["requested"] = [list(one) for one in zip(bits, ranks, logprobs)]
     return out
 
 
@@ -128,7 +129,7 @@ def consequences(history, row):
     phase, forced = phase_after(parameters, tokens, len(prompt))
     parameters = within(parameters, phase)
     allowed = sorted(parameters.get("allowed_token_ids", [])) if forced is None else [forced]
-    out = {"patches": [list(edit) for edit in edits(parameters, tokens, len(prompt))] if forced is None else []}
+    out = {"patches": edits(parameters, tokens, len(prompt)).tolist() if forced is None else []}
     if allowed:
         out["allowed_tokens"] = allowed
     noise = watermark_noise(parameters, tokens)

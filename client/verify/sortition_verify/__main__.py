@@ -1,21 +1,26 @@
-"""Runs published vectors, checks receipts, or looks for watermarks.
+"""sortition-verify: checks archives of texts, receipts and published vectors, or looks for watermarks.
 
-    python -m sortition_verify FILE...
-    python -m sortition_verify receipts FILE [--keys=FILE...] [--seeds=FILE] [--row=POSITION=FILE.npy...]
-                                             [--prompt=FILE] [--tolerance=NATS] [--masks=FILE.npy] [--without-draws]
-    python -m sortition_verify inclusion FILE --root=FILE [--seeds=FILE]
-    python -m sortition_verify import FILE >FILE
-    python -m sortition_verify watermark --keys=FILE [--tokenizer=FILE] [TEXT | --serve=HOST:PORT]
+    sortition-verify archive FILE... [--keys=FILE...] [--json=FILE]
+    sortition-verify receipts FILE [--keys=FILE...] [--seeds=FILE] [--row=POSITION=FILE.npy...]
+                                   [--prompt=FILE] [--tolerance=NATS] [--masks=FILE.npy] [--without-draws]
+    sortition-verify inclusion FILE --root=FILE [--seeds=FILE]
+    sortition-verify import FILE >FILE
+    sortition-verify vectors FILE...
+    sortition-verify watermark --keys=FILE [--tokenizer=FILE] [TEXT | --serve=HOST:PORT]
+
+`python3 -m sortition_verify` is the same program. A file of keys has public keys as PEM or in hexadecimal.
+
+Archives are checked as docs/verifier.md says. The report says what was not checked. The exit status is 0 if everything
+was checked and is right, 4 if there is a problem, and 5 if there is none but a check was not made.
+
+Receipts are checked as docs/receipts.md says, from a file of any size. `--prompt` is a JSON list of tokens. The exit
+status is as for archives, where the checks that were asked for are: the signatures always, the draws where seeds are
+given, the rows where logits are, for these. `inclusion` checks that one receipt is under a root that you trust, and its
+draw, with the same status. `import` writes receipts of JSON as records, and stops with status 1 at the first line that
+is none (docs/receipts-elsewhere.md).
 
 A file of vectors is a JSON object with the list `rows`, or one row a line, and `-` is standard input. Prints each
 difference and how many rows hold. The exit status is 1 if any differs, or if there was no row.
-
-Receipts are checked as docs/receipts.md says, from a file of any size. A file of keys has public keys as PEM or in
-hexadecimal. `--prompt` is a JSON list of tokens. The report says what was not checked. The exit status is 4 if there is
-a problem, and 5 if there is none but a check that was asked for was not made for all receipts: the signatures always,
-the draws where seeds are given, the rows where logits are, for these. `inclusion` checks that one receipt is under a
-root that you trust, and its draw, with the same status. `import` writes receipts of JSON as records, and stops with
-status 1 at the first line that is none (docs/receipts-elsewhere.md).
 """
 
 import argparse
@@ -23,11 +28,11 @@ import base64
 import json
 import re
 import sys
-from typing import Any, Iterator, List, TextIO
+from typing import Any, Callable, Dict, Iterator, List, TextIO
 
 import numpy as np
 
-from sortition_verify import receipt_json, watermark_service
+from sortition_verify import archive_command, receipt_json, watermark_service
 from sortition_verify.functions import widen
 from sortition_verify.inclusion import verify_inclusion
 from sortition_verify.receipts import verify
@@ -52,12 +57,15 @@ def run_vectors(paths: List[str]) -> int:
     rows = differing = 0
     for path in paths:
         with sys.stdin if path == "-" else open(path, encoding="utf-8") as file:
-            for row in rows_of(file):
-                rows += 1
-                found = differences(row)
-                differing += bool(found)
-                for difference in found:
-                    print(f"{row.get('row', row)['name']}{difference}")
+            try:
+                for row in rows_of(file):
+                    rows += 1
+                    found = differences(row)
+                    differing += bool(found)
+                    for difference in found:
+                        print(f"{row.get('row', row)['name']}{difference}")
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
+                raise SystemExit(f"{path}: not published rows, after {rows}: {error!r:.200}") from None
     print(f"{rows} rows, {differing} differ")
     return 1 if differing or not rows else 0
 
@@ -84,7 +92,7 @@ def keys_of(path: str) -> List[bytes]:
 
 
 def check_receipts(words: List[str]) -> int:
-    parser = argparse.ArgumentParser(prog="sortition_verify receipts", description="Checks a file of receipts.")
+    parser = argparse.ArgumentParser(prog="sortition-verify receipts", description="Checks a file of receipts.")
     parser.add_argument("file")
     parser.add_argument("--keys", action="append", default=[], help="a file of public keys that are trusted")
     parser.add_argument("--seeds", help="a file of lines: SEED SALT")
@@ -116,7 +124,7 @@ def check_receipts(words: List[str]) -> int:
 
 
 def check_inclusion(words: List[str]) -> int:
-    parser = argparse.ArgumentParser(prog="sortition_verify inclusion", description="Checks one receipt and a root.")
+    parser = argparse.ArgumentParser(prog="sortition-verify inclusion", description="Checks one receipt and a root.")
     parser.add_argument("file")
     parser.add_argument("--root", required=True, help="a file with the root, from a place that you trust")
     parser.add_argument("--seeds", help="a file of lines: SEED SALT")
@@ -135,7 +143,7 @@ def check_inclusion(words: List[str]) -> int:
 
 
 def import_json(words: List[str]) -> int:
-    parser = argparse.ArgumentParser(prog="sortition_verify import", description="Writes receipts of JSON as records.")
+    parser = argparse.ArgumentParser(prog="sortition-verify import", description="Writes receipts of JSON as records.")
     parser.add_argument("file")
     asked = parser.parse_args(words)
     with open(asked.file, "rb") as lines:
@@ -147,16 +155,22 @@ def import_json(words: List[str]) -> int:
     return 0
 
 
+COMMANDS: Dict[str, Callable[[List[str]], int]] = {
+    "archive": lambda words: archive_command.main(words, keys_of), "import": import_json, "inclusion": check_inclusion,
+    "receipts": check_receipts, "vectors": run_vectors, "watermark": watermark_service.main,
+}
+
+
 def main() -> int:
-    if sys.argv[1:2] == ["receipts"]:
-        return check_receipts(sys.argv[2:])
-    if sys.argv[1:2] == ["inclusion"]:
-        return check_inclusion(sys.argv[2:])
-    if sys.argv[1:2] == ["import"]:
-        return import_json(sys.argv[2:])
-    if sys.argv[1:2] == ["watermark"]:
-        return watermark_service.main(sys.argv[2:])
-    return run_vectors(sys.argv[1:])
+    name, *words = sys.argv[1:] or [""]
+    if name in ("", "-h", "--help"):
+        print(__doc__)
+        return 0 if name else 1
+    try:
+        # Files alone are vectors.
+        return COMMANDS[name](words) if name in COMMANDS else run_vectors(sys.argv[1:])
+    except OSError as error:
+        raise SystemExit(f"sortition-verify: {error}") from None
 
 
 if __name__ == "__main__":

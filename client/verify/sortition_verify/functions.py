@@ -24,9 +24,8 @@ PACKED_WORD, PACKED_FLOAT = struct.Struct("<I"), struct.Struct("<f")
 U32, U64, I64, F32 = np.uint32, np.uint64, np.int64, np.float32
 
 EXPONENTIALS = np.array([round(2.0 ** (31 - j / 32)) for j in range(32)], U64)
-INVERSES = [round(65536 / (1 + (j + 0.5) / 32)) for j in range(32)]
-LOGS = [round(-math.log2(inverse / 65536) * 2**32) for inverse in INVERSES]
-INVERSE_ARRAY, LOG_ARRAY = np.array(INVERSES, I64), np.array(LOGS, I64)
+INVERSES = np.array([round(65536 / (1 + (j + 0.5) / 32)) for j in range(32)], I64)
+LOGS = np.array([round(-math.log2(inverse / 65536) * 2**32) for inverse in INVERSES.tolist()], I64)
 G = (1549082005, -774540997, 516360664, -387354473, 309888377)
 Q = (0xB8AA3B29, 0x5C551DA6, 0x3D8E06FC, 0x2E2DED3F, 0x24887F68, 0x2446EFAC)
 LOW_WORD, HALF = U64(0xFFFFFFFF), U64(32)
@@ -85,42 +84,45 @@ def sort_keys(bits):
     return np.where(bits == U32(MASKED), U32(0), keys)
 
 
-def canonical_constant(value):
-    """The form of a bias or penalty: f32 bits, magnitudes below 2^-60 are 0."""
-    bits = bits_of(value)
-    return 0 if bits & 0x7FFFFFFF < LEAST else bits
+def canonical_constant(values):
+    """The form of biases and penalties: f32 bits, magnitudes below 2^-60 are 0."""
+    with np.errstate(over="ignore", under="ignore"):
+        return flush(np.asarray(values, np.float64).astype(F32).view(U32))
 
 
 # --- distances and weights
 
 
 class Scale:
-    """The scale of distances below the logit of bits `first`, at a temperature (multiplier, exponent, window)."""
+    """The scale of distances below a logit of bits `first`, at a temperature (multiplier, exponent, window).
+
+    For many rows `first`, and what the rows' temperatures do not share, are arrays of the shape (rows, 1).
+    """
 
     def __init__(self, first, temperature):
         multiplier, exponent, window = temperature
-        self.first = int(first)
-        self.multiplier = multiplier
-        self.e0 = max(self.first >> 23 & 255, window) + 1
-        self.shift = 161 - self.e0 - exponent
-        self.top = int(self.fixed(np.array([self.first], U32))[0])
+        self.first = np.asarray(first, U32)
+        self.multiplier = np.asarray(multiplier, U64)
+        self.e0 = np.maximum((self.first >> U32(23) & U32(255)).astype(I64), np.asarray(window, I64)) + 1
+        self.shift = (161 - self.e0 - np.asarray(exponent, I64)).astype(U64)
+        self.top = self.fixed(self.first)
 
     def fixed(self, bits):
         """X: logits in units of 2^(e0 - 157), cut towards zero."""
-        exponents = (bits >> U32(23) & U32(255)).astype(np.int32)
+        exponents = (bits >> U32(23) & U32(255)).astype(I64)
         drop = np.minimum(np.maximum(self.e0 - exponents, 0), 31).astype(U32)
         size = ((bits << U32(7) & U32(0x3FFFFFFF) | U32(0x40000000)) >> drop).astype(I64)
         return np.where(bits >= U32(0x80000000), -size, size)
 
     def beyond(self, bits):
-        return (bits >> U32(23) & U32(255)) > U32(self.e0)
+        return (bits >> U32(23) & U32(255)).astype(I64) > self.e0
 
     def below(self, bits):
         """D: how far logits are below the first, of 32 bits."""
-        return ((I64(self.top) - self.fixed(bits)) & I64(0xFFFFFFFF)).astype(U64)
+        return ((self.top - self.fixed(bits)) & I64(0xFFFFFFFF)).astype(U64)
 
     def distances(self, bits):
-        products = self.below(bits) * U64(self.multiplier) >> U64(self.shift)
+        products = self.below(bits) * self.multiplier >> self.shift
         dead = self.beyond(bits) | (products >= U64(0xFC000000))
         return np.where(dead, U64(DEAD), products)
 
@@ -140,19 +142,25 @@ def weights(distances):
     return np.where(none, U64(0), products >> shift)
 
 
+def integers(array):
+    """Python's integers, so that products of them are exact: one, or an array of objects."""
+    return int(array) if array.ndim == 0 else array.astype(object)
+
+
 def weight(distance):
-    """That of one distance, an int."""
-    return int(weights(np.array([distance], U64))[0])
+    """The weight of a distance, which is an integer or an array of integers."""
+    return integers(weights(np.asarray(distance, U64)))
 
 
 def total(values):
-    """An exact sum, which fits 64 bits."""
-    return int(np.sum(values, dtype=U64))
+    """The exact sum of each row, which fits 64 bits."""
+    return integers(np.sum(values, axis=-1, dtype=U64))
 
 
 def top_p_threshold(weight_sum, units):
     """The least sum of weights that a prefix must reach; `units` is P."""
-    return max(1, -(-weight_sum * units >> 32))
+    threshold = -(-weight_sum * units >> 32)
+    return threshold + (threshold == 0)
 
 
 # --- logarithms
@@ -161,54 +169,48 @@ def top_p_threshold(weight_sum, units):
 def log2_fraction(f):
     """2^32 log2(1 + f / 2^32), about; an array of int64."""
     j = f >> I64(27)
-    z = ((f + I64(1 << 32)) * INVERSE_ARRAY[j] - I64(1 << 48)) >> I64(12)
+    z = ((f + I64(1 << 32)) * INVERSES[j] - I64(1 << 48)) >> I64(12)
     h = np.full_like(z, G[4])
     for k in (3, 2, 1, 0):
         h = I64(G[k]) + (z * h >> I64(36))
-    return LOG_ARRAY[j] + (z * h >> I64(34))
+    return LOGS[j] + (z * h >> I64(34))
 
 
-def log2_raw(value):
-    """About 2^32 log2(value) for an integer from 1 to 2^64 - 1."""
-    top = value.bit_length() - 1
-    f = (value << (63 - top) & (1 << 63) - 1) >> 31
-    j = f >> 27
-    z = (((1 << 32) + f) * INVERSES[j] - (1 << 48)) >> 12
-    h = G[4]
-    for k in (3, 2, 1, 0):
-        h = G[k] + (z * h >> 36)
-    return (top << 32) + LOGS[j] + (z * h >> 34)
+def highest_bits(values):
+    """The places of the highest bits of uint64 without 0."""
+    # Without the bit below the highest one, no rounding to a double reaches the next power of two.
+    return ((values & ~(values >> U64(1))).astype(np.float64).view(U64) >> U64(52)) - U64(1023)
 
 
 def log2_raws(values):
-    """log2_raw for an array of uint64 without 0."""
-    top = np.zeros(values.shape, U64)
-    rest = values
-    for step in (32, 16, 8, 4, 2, 1):
-        larger = rest >= U64(1 << step)
-        top = np.where(larger, top + U64(step), top)
-        rest = np.where(larger, rest >> U64(step), rest)
+    """About 2^32 log2 of an array of uint64 without 0."""
+    top = highest_bits(values)
     f = (values << (U64(63) - top) & U64((1 << 63) - 1)) >> U64(31)
     return (top.astype(I64) << I64(32)) + log2_fraction(f.astype(I64))
 
 
+def log2_raw(values):
+    """log2_raws of an integer or of an array of integers."""
+    return integers(log2_raws(np.asarray(values, U64)))
+
+
 def log_of_sum(weight_sum):
-    """log S of CHAIN.md, Q6.26."""
-    return max(0, log2_raw(weight_sum) - (44 << 32)) >> 6
+    """log S of CHAIN.md, Q6.26, of rows' sums."""
+    return np.maximum(0, log2_raw(weight_sum) - (44 << 32)) >> 6
 
 
 # --- noise
 
 
 def philox(pairs, position, stream, tag, key):
-    """The words x, y, z, w of Philox4x32-10, of an array of first counter words; `tag` may be an array, too."""
+    """The words x, y, z, w of Philox4x32-10, of an array of first counter words. The others may be arrays, too."""
     x = np.asarray(pairs, U64)
-    y, z, w = (np.full(x.shape, word, U64) for word in (position, stream, tag))
-    low, high = key
+    y, z, w = (np.asarray(word, U64) for word in (position, stream, tag))
+    low, high = (np.asarray(word, I64) for word in key)
     for _ in range(10):
         first, second = x * PHILOX[0], z * PHILOX[1]
-        x, y = (second >> HALF) ^ y ^ U64(low), second & LOW_WORD
-        z, w = (first >> HALF) ^ w ^ U64(high), first & LOW_WORD
+        x, y = (second >> HALF) ^ y ^ low.astype(U64), second & LOW_WORD
+        z, w = (first >> HALF) ^ w ^ high.astype(U64), first & LOW_WORD
         low, high = low + 0x9E3779B9 & 0xFFFFFFFF, high + 0xBB67AE85 & 0xFFFFFFFF
     return x, y, z, w
 
@@ -241,13 +243,9 @@ def neg_log2(r):
 
 
 def noise_logs(ids, noise):
-    """L of token ids, a sorted array of uint64."""
-    groups, place = np.unique(ids >> U64(6), return_inverse=True)
-    count = len(groups)
-    tags = np.repeat(np.array([TAG_GROUP, TAG_TOKEN], U64), [count, len(ids)])
-    words = noise_words(np.concatenate([groups, ids]), tags, noise)
-    minima = neg_log2(uniforms(words))
-    a, own = minima[:count], minima[count:]
-    logs = log2_raws(np.concatenate([a, (a[place] + U64(63) >> U64(6)) + own]))
-    owners = ids & U64(63) == words[:count][place] & U64(63)
-    return np.where(owners, logs[:count][place] - I64(64 << 32), logs[count:] - I64(58 << 32))
+    """L of token ids, an array of uint64. The parts of `noise` may be arrays that go with it."""
+    group = noise_words(ids >> U64(6), TAG_GROUP, noise)
+    a, own = neg_log2(uniforms(group)), neg_log2(uniforms(noise_words(ids, TAG_TOKEN, noise)))
+    owns = ids & U64(63) == group & U64(63)
+    values = np.where(owns, a, (a + U64(63) >> U64(6)) + own)
+    return log2_raws(values) - np.where(owns, I64(64 << 32), I64(58 << 32))

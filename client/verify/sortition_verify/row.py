@@ -11,12 +11,13 @@ from typing import Any, Dict, List, Optional, Tuple
 import numpy as np
 
 from sortition_verify import chain as stages
-from sortition_verify.functions import (DEAD, I64, LIMIT, MASKED, NAN, TAG_REJECTION, U32, U64, UNIT_TEMPERATURE,
-                                        UNIT_WEIGHT, Scale, bits_of, canonical, float_of, floats, flush, log2_raw,
-                                        log2_raws, magnitude, noise_logs, philox, sort_keys, total, weights)
+from sortition_verify.draw import LN2_33, Drafted, drawn_among, race_place, tested
+from sortition_verify.functions import (I64, LIMIT, MASKED, NAN, U32, U64, UNIT_TEMPERATURE, Scale, bits_of,
+                                        canonical, float_of, floats, flush, highest_bits, integers, log2_raw, magnitude,
+                                        sort_keys, total, weights)
 
 BANNED, REPEATED = 1, 2
-LN2_33 = float.fromhex("0x1.62e42fefa39efp-33")
+LN2 = float.fromhex("0x1.62e42fefa39efp-1")
 LEAST_NORMAL = 0x00800000  # the bits of 2^-126
 
 
@@ -78,7 +79,7 @@ class Row:
     position: int = 0
     stream: int = 0
     mask_nan: bool = False
-    edits: List[Tuple[int, int, int, int]] = field(default_factory=list)  # token, flags, bias bits, penalty bits
+    edits: Any = ()  # token, flags, bias bits and penalty bits of each
     allowed_tokens: Optional[List[int]] = None
     allowed_bits: Optional[List[int]] = None  # words, least significant bit first
     state: int = 0
@@ -90,9 +91,30 @@ class Row:
         return (self.seed & 0xFFFFFFFF, self.seed >> 32), self.position, self.stream
 
 
-def clamped_log(weight_sum: int) -> int:
-    """log2 of a sum of weights, Q32; never below the log2 of the greatest power of two up to the sum."""
-    return max(log2_raw(weight_sum), weight_sum.bit_length() - 1 << 32)
+def clamped_log(weight_sum: Any) -> Any:
+    """log2 of sums of weights, Q32; never below the log2 of the greatest power of two up to the sum."""
+    return np.maximum(log2_raw(weight_sum), integers(highest_bits(np.asarray(weight_sum, U64))) << 32)
+
+
+def log_of(weight_sum: Any) -> Any:
+    """l of LAW.md, section 9, of sums."""
+    return clamped_log(weight_sum) - (44 << 32)
+
+
+def logprob_bits(bits: Any, first: Any, temperature: Any, log: Any) -> Any:
+    """The f32 bits of ln of the probabilities of tokens of these bits."""
+    nats = (floats(bits).astype(np.float64) - floats(first).astype(np.float64)) / temperature - log * LN2_33
+    return np.asarray(nats, np.float64).astype(np.float32).view(U32)
+
+
+def entropy_bits(distances: Any) -> Tuple[Any, Any]:
+    """E of a row's kept tokens, or of rows', and the bits of the entropy in nats."""
+    w = weights(distances)
+    t, weight_sum = np.where(w == 0, U64(0), distances), total(w)
+    surplus = total(((w >> U64(32)) * t << U64(6)) + ((w & U64(0xFFFFFFFF)) * t >> U64(26)))
+    nats = np.asarray(log_of(weight_sum), np.float64) * LN2_33
+    nats = nats + np.asarray(surplus, np.float64) / np.asarray(weight_sum, np.float64) * LN2
+    return surplus, nats.astype(np.float32).view(U32)
 
 
 class Distribution:
@@ -117,32 +139,21 @@ class Distribution:
         place = self.place(token)
         return (MASKED, 0) if place is None else (int(self.bits[place]), place + 1)
 
-    def logprob_bits(self, bits: int) -> int:
-        """The f32 bits of ln of the probability of a token of these bits."""
-        if bits == MASKED:
-            return MASKED
-        return bits_of((float_of(bits) - self.first) / self.temperature - self.log * LN2_33)
+    def logprob_bits(self, bits: Any) -> Any:
+        """The f32 bits of ln of the probability of a token of these bits, or of an array of them."""
+        return integers(logprob_bits(bits, self.max_bits, self.temperature, self.log))
 
     @cached_property
-    def first(self) -> float:
-        return float_of(self.max_bits)
-
-    @cached_property
-    def log(self) -> int:
-        """l of LAW.md, section 9."""
-        return clamped_log(self.weight_sum) - (44 << 32)
+    def log(self) -> Any:
+        return log_of(self.weight_sum)
 
     def logprob(self, token: int) -> float:
         return float_of(self.logprob_bits(self.bits_and_rank(token)[0]))
 
     def entropy(self) -> Tuple[int, int, int]:
         """S, E and the bits of the entropy in nats."""
-        w, t = weights(self.distances), self.distances & U64(0xFFFFFFFF)
-        t = np.where(w == 0, U64(0), t)
-        surplus = total(((w >> U64(32)) * t << U64(6)) + ((w & U64(0xFFFFFFFF)) * t >> U64(26)))
-        nats = self.log * LN2_33
-        nats += float(surplus) / float(self.weight_sum) * float.fromhex("0x1.62e42fefa39efp-1")
-        return self.weight_sum, surplus, bits_of(nats)
+        surplus, bits = entropy_bits(self.distances)
+        return self.weight_sum, surplus, int(bits)
 
 
 @dataclass
@@ -194,24 +205,46 @@ def answer(row: Row) -> Answer:
     if row.verify is not None and row.draft.dense:
         check_dense_draft(row)
     raw = distribution_of(raw_bits)
-    ids = in_order(bits)
     if row.compiled.greedy:
-        ids = ids[:1]
+        ids = in_order(bits)[:1]
         unit = np.zeros(1, U64)
         processed = Distribution(ids, bits[ids], int(bits[ids[0]]), unit, 1.0)
         token, accepted = settle(row, ids, unit)
         return Answer(token, raw, processed, accepted=accepted, changed=bits, kept=ids, drawn=unit, row=row)
-    kept = stages.Kept(ids, bits[ids], len(bits), row.noise(), row.state)
-    for stage in row.compiled.stages():
+    kept = kept_of(row, bits)
+    ids, drawn, shown = kept.row()
+    processed = processed_of(kept)
+    token, accepted = settle(row, ids, drawn)
+    return Answer(token, raw, processed, state_after(row, kept, token), int(np.max(kept.dynamic)), accepted, bits, ids,
+                  drawn, row)
+
+
+def kept_of(row: Row, bits: Any) -> stages.Kept:
+    """The kept tokens of a row that is not greedy, after the changes."""
+    key, position, stream = row.noise()
+    return kept_tokens(row.compiled, bits[None], (key, position, stream), np.array([row.state], object))
+
+
+def kept_tokens(compiled: Compiled, bits: Any, noise: Any, state: Any) -> stages.Kept:
+    """The kept tokens of rows of changed bits, each with a live token, under one chain."""
+    ids, counts = ordered(bits)
+    kept = stages.Kept(ids, np.take_along_axis(bits, ids, 1), counts, bits.shape[1], noise, state)
+    for stage in compiled.stages():
         kept.run(stage)
-    drawn = kept.drawn_distances()
-    shown, first = kept.shown_bits()
-    processed = Distribution(kept.ids, shown, first, drawn, kept.shown)
-    token, accepted = settle(row, kept.ids, drawn)
-    state = 0
-    if row.compiled.chain and row.compiled.chain[-1][0] in stages.STATEFUL:
-        state = kept.next_state(row.compiled.chain[-1], processed.place(token))
-    return Answer(token, raw, processed, state, kept.dynamic, accepted, bits, kept.ids, drawn, row)
+    return kept
+
+
+def processed_of(kept: stages.Kept) -> "Distribution":
+    """The processed distribution of one row."""
+    ids, drawn, shown = kept.row()
+    return Distribution(ids, shown, int(kept.shown_bits()[1][0]), drawn, float(np.max(kept.shown)))
+
+
+def state_after(row: Row, kept: stages.Kept, token: int) -> int:
+    """The sampler's state after the row's token; 0 if it keeps none."""
+    if not row.compiled.chain or row.compiled.chain[-1][0] not in stages.STATEFUL:
+        return 0
+    return int(kept.next_state(row.compiled.chain[-1], np.array([token]))[0])
 
 
 # --- logits
@@ -241,41 +274,47 @@ def changed_logits(row: Row, raw_bits: Any) -> Any:
         words = np.asarray(row.allowed_bits, "<u4")
         allowed &= np.unpackbits(words.view(np.uint8), bitorder="little")[: len(bits)].astype(bool)
     bits[~allowed] = MASKED
-    failing = []
-    for token, flags, bias, penalty in row.edits:
-        bits[token], fails = changed(int(bits[token]), flags, bias, penalty, row.compiled)
-        if fails:
-            failing.append(token)
-    if failing:
-        raise RowError("logit_too_large", min(failing))
+    if len(row.edits):
+        tokens, *edit = np.array(row.edits, U32).T
+        bits[tokens], failing = changed(bits[tokens], *edit, row.compiled)
+        if failing.any():
+            raise RowError("logit_too_large", int(tokens[failing].min()))
     return bits
 
 
-def changed(bits: int, flags: int, bias: int, penalty: int, compiled: Compiled) -> Tuple[int, bool]:
-    """One token's bits after its edit, and whether it fails the row."""
-    if bits == MASKED or flags & BANNED:
-        return MASKED, False
-    steps = []
-    if bias:
-        steps.append(lambda x: x + floats([bias]))
-    if flags & REPEATED and compiled.repetition:
-        factors = floats([compiled.repetition]), floats([compiled.inverse_repetition])
-        steps.append(lambda x: x * (factors[0] if x[0] < 0 else factors[1]))
-    if penalty:
-        steps.append(lambda x: x + floats([penalty]))
-    for step in steps:
-        with np.errstate(over="ignore", under="ignore"):
-            bits = int(flush(step(floats([bits])).view(U32))[0])
-        if bits & 0x7FFFFFFF >= LIMIT:
-            return (MASKED, False) if bits >> 31 else (bits, True)
-    return bits, False
+def changed(bits: Any, flags: Any, bias: Any, penalty: Any, compiled: Compiled) -> Tuple[Any, Any]:
+    """The bits of tokens after their edits, and which of them fail their row. All are arrays of uint32."""
+    bits = np.where(flags & U32(BANNED), U32(MASKED), bits)
+    repeats = (flags & U32(REPEATED)).astype(bool) & bool(compiled.repetition)
+    factors = floats([compiled.repetition]), floats([compiled.inverse_repetition])
+    settled, failing = bits == U32(MASKED), np.zeros(bits.shape, bool)
+    for wanted, step in ((bias != 0, lambda x: x + floats(bias)),
+                         (repeats, lambda x: x * np.where(x < 0, *factors)),
+                         (penalty != 0, lambda x: x + floats(penalty))):
+        if not wanted.any():
+            continue
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            after = flush(step(floats(bits)).view(U32))
+        bits = np.where(wanted & ~settled, after, bits)
+        beyond = ~settled & (magnitude(bits) >= U32(LIMIT))
+        failing |= beyond & (bits < U32(0x80000000))
+        settled |= beyond
+        bits = np.where(beyond & (bits >= U32(0x80000000)), U32(MASKED), bits)
+    return bits, failing
+
+
+def ordered(bits: Any) -> Tuple[Any, Any]:
+    """The ids of rows, key descending, id ascending, and how many of each row are live."""
+    keys = sort_keys(bits)
+    order = (~keys).astype(U64) << U64(32) | np.arange(bits.shape[1], dtype=U64)
+    order.sort(axis=1)
+    return (order & U64(0xFFFFFFFF)).astype(I64), np.count_nonzero(keys, axis=1)
 
 
 def in_order(bits: Any) -> Any:
-    """The live ids, key descending, id ascending."""
-    keys = sort_keys(bits)
-    live = np.flatnonzero(keys)
-    return live[np.argsort(~keys[live], kind="stable")]
+    """The live ids of a row, key descending, id ascending."""
+    ids, counts = ordered(bits[None])
+    return ids[0, :counts[0]]
 
 
 def distribution_of(bits: Any) -> Distribution:
@@ -297,56 +336,16 @@ def settle(row: Row, ids: Any, distances: Any) -> Tuple[int, Optional[bool]]:
     return drawn_among(ids, distances, row.noise()), None
 
 
-def race(ids: Any, keys: Any, racing: Any, noise: Any) -> int:
-    """The token of the smallest key plus noise; ties go to the lower id."""
-    runners, sums = race_keys(ids, keys, racing, noise)
-    return int(runners[np.argmin(sums)])
-
-
-def race_keys(ids: Any, keys: Any, racing: Any, noise: Any) -> Tuple[Any, Any]:
-    """The ids that race, ascending, and their keys plus noise."""
-    order = np.argsort(ids[racing], kind="stable")
-    runners = ids[racing][order].astype(U64)
-    return runners, keys[racing][order] + noise_logs(runners, noise)
-
-
-def drawn_among(ids: Any, distances: Any, noise: Any) -> int:
-    """The token that is drawn from kept tokens at these distances."""
-    return race(ids, distances.astype(I64) << I64(6), distances != U64(DEAD), noise)
-
-
-def race_place(ids: Any, distances: Any, noise: Any, token: int) -> Tuple[int, int, float]:
-    """A token's rank in the race, and how far its race key is above the smallest, in Q32 octaves and in nats.
-
-    The rank is 0 and the distance is the largest number, or infinite, if the token does not race.
-    """
-    runners, sums = race_keys(ids, distances.astype(I64) << I64(6), distances != U64(DEAD), noise)
-    place = np.flatnonzero(runners == U64(token))
-    if not place.size:
-        return 0, (1 << 63) - 1, float("inf")
-    own = sums[place[0]]
-    rank = 1 + int(np.count_nonzero((sums < own) | ((sums == own) & (runners < U64(token)))))
-    lag = int(own - sums.min())
-    return rank, lag, float(lag) * LN2_33
-
-
 def verified(row: Row, ids: Any, distances: Any) -> Tuple[int, bool]:
     """Accepts the draft, or draws from the weights that the drafter left."""
     w = weights(distances)
     weight_sum = total(w)
-    key, position, stream = row.noise()
-    x, y, z, u = (int(word[0]) for word in philox(np.zeros(1, U64), position, stream, TAG_REJECTION, key))
-    chance = drafted(row, [row.verify], weight_sum)[0]
-    place = np.flatnonzero(ids == row.verify)
-    if place.size and (u << 32 | z) * chance >> 64 < int(w[place[0]]):
-        return row.verify, True
-    left = np.array([max(0, int(a) - b) for a, b in zip(w, drafted(row, ids, weight_sum))], U64)
-    if not left.any():
-        left = w
-    racing = left > 0
-    keys = np.full(len(left), 0, I64)
-    keys[racing] = I64(44 << 32) - log2_raws(left[racing])
-    return race(ids, keys, racing, ((x, y), position, stream)), False
+    v = np.array([drafted(row, ids, weight_sum)], U64)
+    own = np.array(drafted(row, [row.verify], weight_sum), object)
+    (low, high), *place = row.noise()
+    low, high, *place = (np.array([[word]], U64) for word in (low, high, *place))
+    accepted, token = tested(Drafted(ids[None], w[None], v, np.array([row.verify]), own, ((low, high), *place)))
+    return int(token[0]), bool(accepted[0])
 
 
 def drafted(row: Row, tokens: Any, weight_sum: int) -> List[int]:

@@ -1,0 +1,63 @@
+// Texts of a service, by the client.
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "client/archive/drawer.h"
+
+namespace sortition::archive {
+namespace {
+
+constexpr absl::Duration kLastSignature = absl::Seconds(30);
+
+class ServiceDrawer final : public Drawer {
+ public:
+  explicit ServiceDrawer(client::Client* client) : client_(*client) {}
+
+  absl::Status Open(const Settings& settings) {
+    for (uint32_t text = 0; text < settings.texts(); ++text) {
+      client::SequenceOptions options = settings.OptionsOf(text);
+      if (settings.Of(text).has_receipts()) {
+        logs_.push_back(std::make_shared<client::ReceiptLog>(SaltOf(text)));
+        options.receipts = logs_.back();
+      }
+      auto opened = client_.Open(std::move(options));
+      if (!opened.ok()) return opened.status();
+      sequences_.push_back(*std::move(opened));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::vector<client::RowResult>> Step(v1::DType dtype, std::span<const uint32_t> texts,
+                                                      std::span<const client::Row> rows) override {
+    client::Batch batch{dtype, Model::kVocabulary, {rows.begin(), rows.end()}};
+    for (size_t i = 0; i < texts.size(); ++i) batch.rows[i].sequence = sequences_[texts[i]].get();
+    return client_.Step(batch);
+  }
+
+  absl::StatusOr<Receipts> End() override {
+    sequences_.clear();
+    Receipts receipts;
+    for (const auto& log : logs_) {
+      if (!log->AwaitEnd(kLastSignature)) return absl::UnavailableError("the last receipts were not signed");
+      receipts.records += log->Take();
+    }
+    return receipts;
+  }
+
+ private:
+  client::Client& client_;
+  std::vector<std::shared_ptr<client::ReceiptLog>> logs_;
+  std::vector<std::unique_ptr<client::Sequence>> sequences_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Drawer>> ByService(const Settings& settings, client::Client* client) {
+  auto drawer = std::make_unique<ServiceDrawer>(client);
+  if (absl::Status status = drawer->Open(settings); !status.ok()) return status;
+  return drawer;
+}
+
+}  // namespace sortition::archive
