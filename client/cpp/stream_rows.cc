@@ -7,6 +7,7 @@
 #include "client/cpp/row_message.h"
 #include "client/cpp/stream_state.h"
 #include "client/cpp/transport/shared_memory.h"
+#include "service/limits.h"
 
 namespace sortition::client {
 namespace {
@@ -212,7 +213,10 @@ void StreamState::SendStep(Link* link, const std::shared_ptr<PendingBatch>& batc
   if (shard || waits) timeout = timeout * 7 / 8;
   OutgoingMessage message = EncodeStep(batch_id, *batch, rows, timeout, std::move(hold),
                                        {shard ? &*shard : nullptr, waits}, memory.get(), &leases);
-  if (const uint64_t bytes = message.bytes(); bytes > link->max_message_bytes) {
+  const uint64_t bytes = message.bytes();
+  const bool is_too_large = bytes > link->max_message_bytes;
+  // Of one row alone the service says so.
+  if (is_too_large || (count > 1 && message.own_bytes() > service::kMaxFieldBytes)) {
     message = {};
     leases.clear();
     if (count == 1) {

@@ -15,18 +15,12 @@ namespace {
 
 using kernels::LogitEdit;
 
-// Number of tokens that the log keeps, so that `kept_history` of them can be cut off.
-uint32_t KeptTokens(const SequenceSpec& spec, uint32_t kept_history) {
-  const uint64_t tokens = uint64_t{spec.history.lookback()} + kept_history;
-  return static_cast<uint32_t>(std::min<uint64_t>(tokens, std::numeric_limits<uint32_t>::max()));
-}
-
-// Forgets tokens and phases beyond those that are kept.
-void Trim(const SequenceSpec& spec, uint32_t kept_history, TokenLog* log, PhaseTrack* phases) {
-  // Decides most calls without a look at the options.
-  if (log->length() - log->kept_from() < uint64_t{kept_history} + TokenLog::kChunkTokens) return;
-  log->Trim(KeptTokens(spec, kept_history));
-  phases->Trim(static_cast<uint32_t>(LowestTruncation(spec, *log)));
+// Forgets tokens and phases beyond those that are kept, so that `kept_history` tokens can be cut off.
+void Trim(uint32_t lookback, uint32_t kept_history, TokenLog* log, PhaseTrack* phases) {
+  const uint64_t kept = uint64_t{lookback} + kept_history;
+  if (log->length() - log->kept_from() < kept + TokenLog::kChunkTokens) return;
+  log->Trim(static_cast<uint32_t>(kept));
+  phases->Trim(static_cast<uint32_t>(LowestTruncation(lookback, *log)));
 }
 
 // Return true if equal histories give equal counts, and equal phases.
@@ -58,6 +52,7 @@ Text::Builder::Builder(std::shared_ptr<const SequenceSpec> spec, uint32_t prompt
       prompt_length_(prompt_length),
       kept_history_(kept_history),
       penalises_(spec_->penalises()),
+      lookback_(spec_->history.lookback()),
       phases_(PhaseTrack::Of(spec_->history.phases, log_, prompt_length)),
       index_(MakeIndex(*spec_, log_)) {}
 
@@ -76,7 +71,7 @@ void Text::Builder::Add(std::span<const uint32_t> tokens) {
     if (index_) index_->Pushed(log_);
     const std::vector<Phase>& phases = spec_->history.phases;
     if (!phases.empty()) phases_.Pushed(phases, log_, log_.length(), prompt_length_);
-    Trim(*spec_, kept_history_, &log_, &phases_);
+    Trim(lookback_, kept_history_, &log_, &phases_);
   }
 }
 
@@ -115,6 +110,7 @@ Text::Text(std::shared_ptr<const SequenceSpec> spec, TokenLog log, uint32_t prom
            std::shared_ptr<PenaltyCounts> counts, PhaseTrack phases, std::unique_ptr<HistoryIndex> index)
     : spec_(std::move(spec)),
       penalises_(spec_->penalises()),
+      lookback_(spec_->history.lookback()),
       kept_history_(kept_history),
       prompt_length_(prompt_length),
       log_(std::move(log)),
@@ -196,7 +192,7 @@ void Text::Commit(RowResult* result) {
 void Text::Append(uint32_t token) {
   Push(token);
   if (IsLong(uncounted_, *counts_)) SettledCounts();
-  Trim(*spec_, kept_history_, &log_, &phases_);
+  Trim(lookback_, kept_history_, &log_, &phases_);
 }
 
 void Text::Count(uint32_t position, int32_t change) {
@@ -298,7 +294,7 @@ std::unique_ptr<Text> Text::Fork(std::shared_ptr<const SequenceSpec> spec, uint3
   const bool same_phases = SamePhases(*spec, *spec_);
   const bool counts_known = has_all || same_counts || !CountsWholeHistory(*spec);
   const bool phases_known = has_all || same_phases || spec->history.phases.empty();
-  if (position < LowestTruncation(*spec, log_) || !counts_known || !phases_known) return nullptr;
+  if (position < LowestTruncation(spec->history.lookback(), log_) || !counts_known || !phases_known) return nullptr;
 
   // Counts those tokens, left or cut off, that are fewer.
   const bool counts_anew = !same_counts || CountsFewer(position);

@@ -22,9 +22,9 @@
 
 namespace sortition::service {
 
-// Returns the lowest position to which a state with these options and this log can be cut.
-inline uint64_t LowestTruncation(const SequenceSpec& spec, const TokenLog& log) {
-  return log.kept_from() == 0 ? 0 : uint64_t{log.kept_from()} + spec.history.lookback();
+// Returns the lowest position to which a state with this log, whose options look back this far, can be cut.
+inline uint64_t LowestTruncation(uint32_t lookback, const TokenLog& log) {
+  return log.kept_from() == 0 ? 0 : uint64_t{log.kept_from()} + lookback;
 }
 
 // Returns the time that it takes to append a token to a history, or to cut one off, in times of one that has no index
@@ -60,6 +60,7 @@ class Text {
     const uint32_t prompt_length_;
     const uint32_t kept_history_;
     const bool penalises_;
+    const uint32_t lookback_;
     TokenLog log_;
     TokenCounter counter_;
     std::shared_ptr<PenaltyCounts> counts_;  // of tokens below counted_to_; null before Prepare
@@ -77,7 +78,7 @@ class Text {
   uint64_t history_hash() const { return HistoryHash(log_.token_hash(), prompt_length_, spec_->digest()); }
   uint32_t prompt_length() const { return prompt_length_; }
   // Lowest position that the history can be truncated to without a replay.
-  uint32_t lowest_truncation() const { return static_cast<uint32_t>(LowestTruncation(*spec_, log_)); }
+  uint32_t lowest_truncation() const { return static_cast<uint32_t>(LowestTruncation(lookback_, log_)); }
   uint64_t bytes() const;
   const SequenceSpec& spec() const { return *spec_; }
   // Returns how often each token in the scope of penalties occurs. Valid until the state changes.
@@ -176,7 +177,8 @@ class Text {
   void Truncate(uint32_t position);
 
   std::shared_ptr<const SequenceSpec> spec_;
-  bool penalises_;  // as spec_ says, which looks at every phase for it
+  bool penalises_;     // as spec_ says, which looks at every phase for it
+  uint32_t lookback_;  // likewise, at every phrase
   uint32_t kept_history_;
   uint32_t prompt_length_;
   TokenLog log_;

@@ -52,8 +52,8 @@ inline std::unique_ptr<v1::Step> MakeStep() { return std::make_unique<v1::Step>(
 
 // Takes an encoded StreamRequest apart without copying its payloads. `segments` are the message's bytes in order and
 // live as long as `owner`. A step is parsed into one of `new_step`. Refuses bytes that are no message of the contract
-// with MALFORMED_MESSAGE, more than kMaxPayloads payloads or kMaxMessageParts parts (wire_scan.h) with TOO_MANY, and
-// two kinds with CONTRADICTION. Thread-safe.
+// with MALFORMED_MESSAGE, more than kMaxPayloads payloads, kMaxFieldBytes or kMaxMessageParts parts (wire_scan.h) with
+// TOO_MANY, and two kinds with CONTRADICTION. Thread-safe.
 std::variant<Frame, Refusal> DecodeFrame(std::span<const devices::ByteSegment> segments,
                                          std::shared_ptr<const void> owner, NewStep new_step = MakeStep);
 

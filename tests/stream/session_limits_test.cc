@@ -282,6 +282,11 @@ const std::map<std::string, std::function<std::string()>>& Provocations() {
       {"max_top_logprobs", [] { return OfParameters({}, [](auto* p) { p->mutable_raw_logprobs()->set_top(1001); }); }},
       {"max_priority",
        [] { return OfStep({}, [](auto* message, auto*) { message->mutable_step()->set_priority(-101); }); }},
+      {"max_field_bytes",
+       [] {
+         return OfStep(
+             {}, [](auto*, v1::StepRow* row) { row->mutable_score()->mutable_tokens()->Resize(kMaxFieldBytes, 0); });
+       }},
       {"max_message_parts",
        [] {
          return OfOpen({}, [](v1::OpenSequence* open) {

@@ -35,8 +35,14 @@ struct OutgoingMessage {
   std::shared_ptr<void> hold;
 
   uint64_t bytes() const {
+    uint64_t sum = own_bytes();
+    for (const Segment& segment : segments) sum += segment.borrowed.size();
+    return sum;
+  }
+  // Those that are not borrowed, the fields among them.
+  uint64_t own_bytes() const {
     uint64_t sum = 0;
-    for (const Segment& segment : segments) sum += segment.owned.size() + segment.borrowed.size();
+    for (const Segment& segment : segments) sum += segment.owned.size();
     return sum;
   }
 };
