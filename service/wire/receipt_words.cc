@@ -13,6 +13,7 @@
 namespace sortition::service {
 namespace {
 
+using google::protobuf::Descriptor;
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::Reflection;
@@ -23,10 +24,32 @@ bool IsLeftOut(const FieldDescriptor& field) {
   return field.number() == v1::SamplingParameters::kWatermarkFieldNumber || FindParameter(field.name())->is_answer;
 }
 
-std::vector<uint32_t> WordsOf(const Message& message);
+using Fields = std::vector<const FieldDescriptor*>;
 
-// Appends the words of a field's element; `index` is used if the field is repeated.
-void AddElement(const Message& message, const FieldDescriptor& field, int index, std::vector<uint32_t>* words) {
+// Returns the fields whose words are added, by ascending number.
+Fields FieldsOf(const Descriptor& descriptor) {
+  Fields fields;
+  for (int i = 0; i < descriptor.field_count(); ++i) {
+    if (!IsLeftOut(*descriptor.field(i))) fields.push_back(descriptor.field(i));
+  }
+  std::ranges::sort(fields, {}, &FieldDescriptor::number);
+  return fields;
+}
+
+// Appends what `add` appends, after its size.
+template <typename Add>
+void AddCounted(std::vector<uint32_t>* words, Add add) {
+  const size_t at = words->size();
+  words->push_back(0);
+  add();
+  (*words)[at] = static_cast<uint32_t>(words->size() - at - 1);
+}
+
+void AddWords(const Message& message, const Fields& fields, std::vector<uint32_t>* words);
+
+// Appends the words of a field's element; `index` is used if the field is repeated. `inner`: the fields of its message.
+void AddElement(const Message& message, const FieldDescriptor& field, int index, const Fields& inner,
+                std::vector<uint32_t>* words) {
   const Reflection& reflection = *message.GetReflection();
   const bool repeated = field.is_repeated();
   switch (field.cpp_type()) {
@@ -44,13 +67,10 @@ void AddElement(const Message& message, const FieldDescriptor& field, int index,
     case FieldDescriptor::CPPTYPE_ENUM:
       words->push_back(static_cast<uint32_t>(reflection.GetEnumValue(message, &field)));
       break;
-    case FieldDescriptor::CPPTYPE_MESSAGE: {
-      const std::vector<uint32_t> inner = WordsOf(repeated ? reflection.GetRepeatedMessage(message, &field, index)
-                                                           : reflection.GetMessage(message, &field));
-      if (repeated) words->push_back(static_cast<uint32_t>(inner.size()));
-      words->insert(words->end(), inner.begin(), inner.end());
+    case FieldDescriptor::CPPTYPE_MESSAGE:
+      if (!repeated) return AddWords(reflection.GetMessage(message, &field), inner, words);
+      AddCounted(words, [&] { AddWords(reflection.GetRepeatedMessage(message, &field, index), inner, words); });
       break;
-    }
     default: {  // strings, which are repeated alone
       const std::string text = reflection.GetRepeatedString(message, &field, index);
       words->push_back(static_cast<uint32_t>(text.size()));
@@ -62,20 +82,20 @@ void AddElement(const Message& message, const FieldDescriptor& field, int index,
   }
 }
 
-std::vector<uint32_t> WordsOf(const Message& message) {
-  std::vector<const FieldDescriptor*> fields;
-  message.GetReflection()->ListFields(message, &fields);  // by ascending number
-  std::vector<uint32_t> words;
-  for (const FieldDescriptor* field : fields) {
-    if (IsLeftOut(*field)) continue;
-    std::vector<uint32_t> entry;
-    const int count = field->is_repeated() ? message.GetReflection()->FieldSize(message, field) : 1;
-    for (int i = 0; i < count; ++i) AddElement(message, *field, i, &entry);
-    words.push_back(static_cast<uint32_t>(field->number()));
-    words.push_back(static_cast<uint32_t>(entry.size()));
-    words.insert(words.end(), entry.begin(), entry.end());
+// A long list costs no memory and no search of fields for each of its messages.
+void AddWords(const Message& message, const Fields& fields, std::vector<uint32_t>* words) {
+  const Reflection& reflection = *message.GetReflection();
+  for (const FieldDescriptor* const field : fields) {
+    const bool repeated = field->is_repeated();
+    const int count = repeated ? reflection.FieldSize(message, field) : reflection.HasField(message, field) ? 1 : 0;
+    if (count == 0) continue;
+    words->push_back(static_cast<uint32_t>(field->number()));
+    AddCounted(words, [&] {
+      const Descriptor* const type = field->message_type();
+      const Fields inner = type != nullptr ? FieldsOf(*type) : Fields();
+      for (int i = 0; i < count; ++i) AddElement(message, *field, i, inner, words);
+    });
   }
-  return words;
 }
 
 using Words = std::span<const uint32_t>;
@@ -152,13 +172,17 @@ bool ReadInto(Words words, int depth, Message* message) {
 
 }  // namespace
 
-std::vector<uint32_t> ReceiptWords(const v1::SamplingParameters& parameters) { return WordsOf(parameters); }
+std::vector<uint32_t> ReceiptWords(const v1::SamplingParameters& parameters) {
+  std::vector<uint32_t> words;
+  AddWords(parameters, FieldsOf(*parameters.GetDescriptor()), &words);
+  return words;
+}
 
 std::optional<v1::SamplingParameters> ParseReceiptWords(std::span<const uint32_t> words) {
   v1::SamplingParameters parameters;
   if (!ReadInto(words, 0, &parameters)) return std::nullopt;
   // Anything else has other words: fields in another order, twice, or left out.
-  if (!std::ranges::equal(WordsOf(parameters), words)) return std::nullopt;
+  if (!std::ranges::equal(ReceiptWords(parameters), words)) return std::nullopt;
   return parameters;
 }
 
