@@ -215,7 +215,7 @@ void StreamState::SendStep(Link* link, const std::shared_ptr<PendingBatch>& batc
                                        {shard ? &*shard : nullptr, waits}, memory.get(), &leases);
   const uint64_t bytes = message.bytes();
   const bool is_too_large = bytes > link->max_message_bytes;
-  // Of one row alone the service says so.
+  // The service refuses one row alone.
   if (is_too_large || (count > 1 && message.own_bytes() > service::kMaxFieldBytes)) {
     message = {};
     leases.clear();
