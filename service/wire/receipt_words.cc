@@ -13,7 +13,6 @@
 namespace sortition::service {
 namespace {
 
-using google::protobuf::Descriptor;
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::Reflection;
@@ -24,11 +23,11 @@ bool IsLeftOut(const FieldDescriptor& field) {
   return field.number() == v1::SamplingParameters::kWatermarkFieldNumber || FindParameter(field.name())->is_answer;
 }
 
-using Fields = std::vector<const FieldDescriptor*>;
+using WordFields = std::vector<const FieldDescriptor*>;
 
 // Returns the fields whose words are added, by ascending number.
-Fields FieldsOf(const Descriptor& descriptor) {
-  Fields fields;
+WordFields FieldsOf(const google::protobuf::Descriptor& descriptor) {
+  WordFields fields;
   for (int i = 0; i < descriptor.field_count(); ++i) {
     if (!IsLeftOut(*descriptor.field(i))) fields.push_back(descriptor.field(i));
   }
@@ -45,10 +44,10 @@ void AddCounted(std::vector<uint32_t>* words, Add add) {
   (*words)[at] = static_cast<uint32_t>(words->size() - at - 1);
 }
 
-void AddWords(const Message& message, const Fields& fields, std::vector<uint32_t>* words);
+void AddWords(const Message& message, const WordFields& fields, std::vector<uint32_t>* words);
 
 // Appends the words of a field's element; `index` is used if the field is repeated. `inner`: the fields of its message.
-void AddElement(const Message& message, const FieldDescriptor& field, int index, const Fields& inner,
+void AddElement(const Message& message, const FieldDescriptor& field, int index, const WordFields& inner,
                 std::vector<uint32_t>* words) {
   const Reflection& reflection = *message.GetReflection();
   const bool repeated = field.is_repeated();
@@ -83,7 +82,7 @@ void AddElement(const Message& message, const FieldDescriptor& field, int index,
 }
 
 // A long list costs no memory and no search of fields for each of its messages.
-void AddWords(const Message& message, const Fields& fields, std::vector<uint32_t>* words) {
+void AddWords(const Message& message, const WordFields& fields, std::vector<uint32_t>* words) {
   const Reflection& reflection = *message.GetReflection();
   for (const FieldDescriptor* const field : fields) {
     const bool repeated = field->is_repeated();
@@ -91,8 +90,8 @@ void AddWords(const Message& message, const Fields& fields, std::vector<uint32_t
     if (count == 0) continue;
     words->push_back(static_cast<uint32_t>(field->number()));
     AddCounted(words, [&] {
-      const Descriptor* const type = field->message_type();
-      const Fields inner = type != nullptr ? FieldsOf(*type) : Fields();
+      const google::protobuf::Descriptor* const type = field->message_type();
+      const WordFields inner = type != nullptr ? FieldsOf(*type) : WordFields();
       for (int i = 0; i < count; ++i) AddElement(message, *field, i, inner, words);
     });
   }

@@ -5,8 +5,6 @@
 
 #include <array>
 #include <cstring>
-#include <map>
-#include <set>
 #include <tuple>
 
 #include "client/receipts/receipt_rows.h"
