@@ -117,6 +117,7 @@ void Session::Continue() {
   stream_->pause = absl::ZeroDuration();
   if (long_opening_) return TakeOpening(*std::exchange(long_opening_, std::nullopt));
   if (steps_.has_pieces()) return steps_.TakePiece();
+  if (shards_.has_pieces()) return shards_.TakePiece();
   if (!sequences_.has_pieces()) return;
   const auto refusal = sequences_.TakePiece();
   if (refusal) Refuse(*open_in_pieces_, *refusal);

@@ -38,6 +38,7 @@ class StreamShards final : public ShardMessage {
 
   const std::shared_ptr<StepMessage>& message() const { return message_; }
   FirstShardRow Take(uint32_t row) { return std::exchange(rows_[row], {}); }
+  bool has_run(uint32_t row) const { return rows_[row].run != nullptr; }
 
  private:
   const std::shared_ptr<StepMessage> message_;
@@ -134,6 +135,19 @@ uint64_t MergeCost(const ShardTable::WholeRow& shards) {
     cost += price::kCompactToken * CompactTokensOf(shard.asked());
   }
   return cost;
+}
+
+const RowShard& FirstOf(const ShardTable::WholeRow& shards) {
+  return *std::ranges::find_if(shards, [](const RowShard& shard) { return shard.message->shard().index == 0; });
+}
+
+// Returns the price of a row that is answered as it starts; 0 for one that a device runs.
+uint64_t StartCost(const ShardTable::WholeRow& shards) {
+  const RowShard& first = FirstOf(shards);
+  const bool runs = static_cast<const StreamShards&>(*first.message).has_run(first.row);
+  const bool is_compact = std::ranges::any_of(shards, IsCompact);
+  if (runs && !is_compact) return 0;
+  return price::kShardAnswer * shards.size() + (runs ? MergeCost(shards) : 0);
 }
 
 // Gives the row the statement that its shards make together. A refusal names the shard.
@@ -264,20 +278,38 @@ void ShardAssembler::AddOther(const std::shared_ptr<StepMessage>& message) {
 void ShardAssembler::Add(const std::shared_ptr<ShardMessage>& message, const std::vector<uint32_t>& rows,
                          const StepMessage& step) {
   const absl::Time deadline = step.arrived() + std::min(step.shape().timeout, engine_.limits().shard_wait);
-  Start(engine_.shards().Add(stream_->worker(), message, rows, deadline));
+  std::vector<ShardTable::WholeRow> whole = engine_.shards().Add(stream_->worker(), message, rows, deadline);
+  if (!whole.empty()) {
+    bill_ = Bill(LeastSent(whole));
+    for (ShardTable::WholeRow& row : whole) whole_.push_back(std::move(row));
+    TakePiece();
+  }
   // Shards that came between the notice and here would wait for shards that do not come any more.
   if (shutting_down_.load()) RefuseWaiting();
+}
+
+void ShardAssembler::TakePiece() {
+  std::vector<ShardTable::WholeRow> rows;
+  uint64_t work = 0;
+  while (!whole_.empty() && work < kPieceWork) {
+    work += StartCost(whole_.front());
+    rows.push_back(std::move(whole_.front()));
+    whole_.pop_front();
+  }
+  const uint64_t before = bill_.spent();
+  Start(std::move(rows));
+  // A merge that the bill refuses is not done.
+  engine_.Spend(&account_, std::max(work, bill_.spent() - before));
+  if (!whole_.empty()) stream_->pause = engine_.ledger().PauseAfter(work);
 }
 
 // The shard that completes a row may be another stream's than the one that opened the sequence.
 void ShardAssembler::Start(std::vector<ShardTable::WholeRow> rows) {
   std::vector<StartedRows> started;
-  Bill bill(LeastSent(rows));  // one piece for all rows
+  bill_.BeginPiece();
   for (ShardTable::WholeRow& shards : rows) {
-    const auto own =
-        std::ranges::find_if(shards, [](const RowShard& shard) { return shard.message->shard().index == 0; });
-    const uint32_t index = own->row;
-    const auto first = std::static_pointer_cast<StreamShards>(own->message);
+    const uint32_t index = FirstOf(shards).row;
+    const auto first = std::static_pointer_cast<StreamShards>(FirstOf(shards).message);
     const std::shared_ptr<StepMessage>& message = first->message();
     auto of_message = std::ranges::find(started, first, &StartedRows::first);
     if (of_message == started.end()) {
@@ -306,13 +338,13 @@ void ShardAssembler::Start(std::vector<ShardTable::WholeRow> rows) {
     if (compact != 0) {
       if (static_cast<size_t>(compact) < shards.size()) {
         refuse(RequireWholeShards(row.run->plan(), "other shards of the row are whole"));
-      } else if (!bill.Take(MergeCost(shards))) {
+      } else if (!bill_.Take(MergeCost(shards))) {
         refuse(RequireWholeShards(row.run->plan(), "rows before this one have taken the work of one piece"));
       } else if (const auto refusal = MergeCompact(shards, engine_.limits(), row.run.get())) {
         refuse(*refusal);
       } else {
         StepAnswers answer;
-        AnswerCompactRow(*message, engine_.checkpoint_key(), row.run.get(), &bill, &answer);
+        AnswerCompactRow(*message, engine_.checkpoint_key(), row.run.get(), &bill_, &answer);
         engine_.observer().CompactRows(CountCompact(answer, 1));
         sink.Answer(std::move(answer));
       }
@@ -328,7 +360,6 @@ void ShardAssembler::Start(std::vector<ShardTable::WholeRow> rows) {
     });
     of_message->rows.push_back(index);
   }
-  engine_.Spend(&account_, bill.spent());
   for (const StartedRows& of_message : started) {
     if (of_message.rows.empty()) continue;
     const std::shared_ptr<StepMessage>& message = of_message.first->message();

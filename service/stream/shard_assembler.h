@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "service/shard/shard_table.h"
 #include "service/stream/step_message.h"
 #include "service/stream/stream_context.h"
+#include "service/text/cost.h"
 
 namespace sortition::service {
 
@@ -25,12 +27,17 @@ struct FirstShardRow {
   StepAnswers held;  // the answer that all shards get once they have come
 };
 
-// The shards of one stream. AddFirst and AddOther are for the session's thread; the rest is thread-safe.
+// The shards of one stream. AddFirst, AddOther, pieces and the end are for the session's thread; the rest is
+// thread-safe.
 class ShardAssembler {
  public:
   // `engine` and `account` are not owned and outlive the assembler.
   ShardAssembler(Engine* engine, std::shared_ptr<StreamContext> stream, ClientAccount* account)
       : engine_(*engine), stream_(std::move(stream)), account_(*account) {}
+  // Other streams' shards wait for the answers of whole rows.
+  ~ShardAssembler() {
+    while (has_pieces()) TakePiece();
+  }
 
   // Adds a message of shard 0, whose rows that can run hold their sequences: `runs` by the row's index, null for
   // others. `now` are the other rows' answers. Sends at once the answers that the stream's own worker needs: kept
@@ -40,6 +47,11 @@ class ShardAssembler {
                 StepAnswers now);
   // Adds a message of another shard.
   void AddOther(const std::shared_ptr<StepMessage>& message);
+
+  // True after these while rows that have become whole have not started. The caller then calls only TakePiece, after
+  // the stream's pause, until it is false.
+  bool has_pieces() const { return !whole_.empty(); }
+  void TakePiece();
 
   // Returns the answer that is kept for a row of shard 0, if there is one.
   std::optional<RowAnswer> FindKept(const StepMessage& message, uint32_t row) const;
@@ -55,12 +67,15 @@ class ShardAssembler {
 
  private:
   void Add(const std::shared_ptr<ShardMessage>& message, const std::vector<uint32_t>& rows, const StepMessage& step);
+  // Starts rows, in one piece.
   void Start(std::vector<ShardTable::WholeRow> rows);
   void RefuseWaiting();
 
   Engine& engine_;
   const std::shared_ptr<StreamContext> stream_;
   ClientAccount& account_;
+  std::deque<ShardTable::WholeRow> whole_;  // have not started
+  Bill bill_;                               // of the message that made them whole
   std::atomic<bool> shutting_down_ = false;
 };
 

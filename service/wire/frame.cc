@@ -127,8 +127,8 @@ std::variant<Frame, Refusal> DecodeFrame(std::span<const devices::ByteSegment> s
         break;
       case kLengthDelimited:
         if (!reader.ReadVarint(kLengthBytes, &value, &small)) break;
-        if (value > kMaxFieldBytes || small.size() + value > kMaxFieldBytes) {
-          return *CheckByteCount(std::max(value, small.size() + value), Bounds::max_field_bytes(), "message");
+        if (value <= frame.bytes && small.size() + value > kMaxFieldBytes) {
+          return *CheckByteCount(small.size() + value, Bounds::max_field_bytes(), "message");
         }
         small.reserve(small.size() + std::min(value, frame.bytes));
         complete = reader.Take(value, copy);

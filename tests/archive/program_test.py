@@ -75,10 +75,12 @@ class ProgramTest(unittest.TestCase):
         self.assertEqual(again.returncode, 1)
         self.assertIn("3 differ", again.stdout)
 
-    def test_against_names_a_side_that_it_does_not_know(self) -> None:
-        answer = run("--against=127.0.0.1:1", "--rows=10")
-        self.assertEqual(answer.returncode, 2)
-        self.assertIn("the other side is local:DEVICE", answer.stderr)
+    def test_against_compares_with_a_service(self) -> None:
+        maker = prove.Maker(pathlib.Path(SELF_TEST).parent.parent, self.folder, "")
+        with maker.servers(1) as (server,):
+            answer = run(f"--against={server.address()}", "--rows=4000")
+        self.assertEqual(answer.returncode, 0, answer.stderr)
+        self.assertIn("0 differ", answer.stdout)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@
 #include "kernels/features.h"
 #include "tests/conformance/found_devices.h"
 #include "tests/conformance/random_row.h"
+#include "tests/conformance/random_texts.h"
 
 namespace sortition {
 namespace {
@@ -71,16 +72,23 @@ class ResumeFile {
   const std::string start_;
 };
 
+// Compares the rows of a unit.
+class Sides {
+ public:
+  virtual ~Sides() = default;
+  virtual absl::Status Compare(uint64_t seed, Progress* progress) = 0;
+};
+
 void Name(const std::string& difference, const Progress& progress) {
   if (progress.different <= kMostNamed) std::cerr << "differs: " << difference << "\n";
 }
 
 // Random rows on two devices.
-class TwoDevices {
+class TwoDevices final : public Sides {
  public:
   TwoDevices(Device* one, Device* other) : sides_{one, other} {}
 
-  absl::Status Compare(uint64_t seed, Progress* progress) {
+  absl::Status Compare(uint64_t seed, Progress* progress) override {
     std::vector<std::unique_ptr<RandomRow>> rows;
     for (uint32_t i = 0; i < kUnitRows; ++i) {
       auto row = MakeRow(seed * kUnitRows + i);
@@ -144,6 +152,26 @@ class TwoDevices {
   Device* const sides_[2];
 };
 
+// Random texts in this process and by a service.
+class ServiceAndProcess final : public Sides {
+ public:
+  explicit ServiceAndProcess(std::unique_ptr<client::Client> client) : client_(std::move(client)) {}
+
+  absl::Status Compare(uint64_t seed, Progress* progress) override {
+    const auto name = [&](const std::string& difference) {
+      ++progress->different;
+      Name(difference, *progress);
+    };
+    const auto compared = CompareTexts(seed, client_.get(), name);
+    if (!compared.ok()) return compared.status();
+    progress->rows += *compared;
+    return absl::OkStatus();
+  }
+
+ private:
+  const std::unique_ptr<client::Client> client_;
+};
+
 void Print(const Progress& progress, const AgainstOptions& options, uint64_t rows_before, absl::Time start) {
   const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
   const double rate = double(progress.rows - rows_before) / std::max(seconds, 1e-3);
@@ -152,7 +180,7 @@ void Print(const Progress& progress, const AgainstOptions& options, uint64_t row
                                progress.rows, options.rows, progress.different, progress.left_out, rate, left);
 }
 
-absl::StatusOr<Progress> CompareAll(const AgainstOptions& options, TwoDevices* sides) {
+absl::StatusOr<Progress> CompareAll(const AgainstOptions& options, Sides* sides) {
   const ResumeFile file(options);
   auto read = file.Read();
   if (!read.ok()) return read.status();
@@ -190,13 +218,19 @@ int Report(const absl::StatusOr<Progress>& progress, const AgainstOptions& optio
 
 }  // namespace
 
-int RunAgainst(const AgainstOptions& options, Device* device, const std::string& other) {
-  if (!absl::StartsWith(other, "local:")) {
-    return Report(absl::UnimplementedError("the other side is local:DEVICE"), options);
+int RunAgainst(const AgainstOptions& options, Device* device, const std::string& other, const Connector& connect) {
+  if (absl::StartsWith(other, "local:")) {
+    const auto second = StartDevice(std::string(absl::StripPrefix(other, "local:")));
+    if (!second.ok()) return Report(second.status(), options);
+    TwoDevices sides(device, second->get());
+    return Report(CompareAll(options, &sides), options);
   }
-  const auto second = StartDevice(std::string(absl::StripPrefix(other, "local:")));
-  if (!second.ok()) return Report(second.status(), options);
-  TwoDevices sides(device, second->get());
+  if (device->description().kind != "cpu") {
+    return Report(absl::InvalidArgumentError("beside a service --device is cpu"), options);
+  }
+  auto client = connect({other});
+  if (!client.ok()) return Report(client.status(), options);
+  ServiceAndProcess sides(*std::move(client));
   return Report(CompareAll(options, &sides), options);
 }
 

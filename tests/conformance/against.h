@@ -2,9 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
+#include <vector>
 
+#include "absl/status/statusor.h"
 #include "devices/device.h"
+#include "sortition/client.h"
 
 namespace sortition {
 
@@ -15,8 +20,12 @@ struct AgainstOptions {
   std::string resume;  // file that keeps how far the comparison has come; empty: none
 };
 
-// Compares `device` with `other`, "local:DEVICE". Prints progress. Returns 0 if all is equal, 1 if an answer differs, 2
-// if a side or the file cannot be used.
-int RunAgainst(const AgainstOptions& options, devices::Device* device, const std::string& other);
+using Connector = std::function<absl::StatusOr<std::unique_ptr<client::Client>>(std::vector<std::string> targets)>;
+
+// Compares `device` with `other`: "local:DEVICE", or a service's address, whose texts are compared with those of
+// sequences in this process. Prints progress. Returns 0 if all is equal, 1 if an answer differs, 2 if a side or the
+// file cannot be used.
+int RunAgainst(const AgainstOptions& options, devices::Device* device, const std::string& other,
+               const Connector& connect);
 
 }  // namespace sortition

@@ -31,7 +31,8 @@ ABSL_FLAG(std::string, transport, "auto", "How messages travel to --endpoint: au
 ABSL_FLAG(std::string, row_form, "auto", "How rows travel to --endpoint: auto, full, compact or compact(COUNT)");
 ABSL_FLAG(std::string, made_by, "", "Name of the maker, for the archive");
 ABSL_FLAG(bool, compare, false, "Compare the two archives that are the arguments");
-ABSL_FLAG(std::string, against, "", "Compare --device with another one over --rows rows: local:DEVICE");
+ABSL_FLAG(std::string, against, "",
+          "Compare --device with another side over --rows rows: local:DEVICE, or the address of a service");
 ABSL_FLAG(std::string, resume, "", "File that keeps how far --against has come; it goes on from there");
 
 ABSL_DECLARE_FLAG(uint64_t, rows);
@@ -180,7 +181,7 @@ int StartAgainst(const std::string& other) {
   options.seed = absl::GetFlag(FLAGS_seed);
   options.resume = absl::GetFlag(FLAGS_resume);
   options.sides = absl::StrCat(absl::GetFlag(FLAGS_device), " against ", other);
-  return RunAgainst(options, device->get(), other);
+  return RunAgainst(options, device->get(), other, &Connect);
 }
 
 }  // namespace

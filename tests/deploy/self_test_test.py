@@ -11,8 +11,9 @@ import unittest
 SELF_TEST = pathlib.Path(os.environ["TEST_SOURCE_DIR"]) / "deploy/bundle/self-test"
 PROGRAMS = ("bench_cpu", "bench_cuda", "bench_served", "bench_vulkan", "cuda_gpu_test", "sortition_self_test")
 TOOLS = ("compute-sanitizer", "ncu", "nvidia-cuda-mps-control", "nvidia-smi", "python3")
-STAGES = {"machine", "cuda_bits", "cuda_stream", "cpu_bits", "cuda", "peers", "served", "memcheck",
-          "ncu_token_logprob_256", "ncu_top_k_top_p_1_peaked", "racecheck", "vulkan_bits", "vulkan", "cpu"}
+STAGES = {"machine", "cuda_bits", "cuda_stream", "cpu_bits", "cpu_proof", "cuda_proof", "cuda_equal", "cuda", "peers",
+          "served", "memcheck", "ncu_token_logprob_256", "ncu_top_k_top_p_1_peaked", "racecheck", "vulkan_bits",
+          "vulkan_proof", "vulkan_equal", "vulkan", "cpu"}
 # A device of each kind, as sortition_self_test names it.
 DEVICES = """#!/bin/sh
 case "$*" in
