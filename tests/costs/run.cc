@@ -131,14 +131,20 @@ class World : public Script {
 
  private:
   bool Send(const Request& message, bool holds) override {
-    const testing::Delivery delivery = testing::Deliver(message.SerializeAsString());
-    auto decoded = service::DecodeFrame(delivery.segments, delivery.bytes);
-    SORTITION_CHECK(std::holds_alternative<service::Frame>(decoded));
-    session_->OnFrame(std::move(std::get<service::Frame>(decoded)));
+    testing::Delivery delivery = testing::Deliver(message.SerializeAsString());
     if (holds) measured_.shard_bytes += delivery.bytes->size();
+    if (auto frame = Decode(std::move(delivery))) session_->OnFrame(*std::move(frame));
     if (!holds) AwaitIdle();
     TakeAnswers();
     return Note(message);
+  }
+
+  // Returns none if the message is refused as it is read, which the session then answers.
+  std::optional<service::Frame> Decode(testing::Delivery delivery) {
+    auto decoded = service::DecodeFrame(delivery.segments, std::move(delivery.bytes));
+    if (auto* const frame = std::get_if<service::Frame>(&decoded)) return std::move(*frame);
+    session_->OnRejectedFrame(std::get<service::Refusal>(decoded));
+    return std::nullopt;
   }
 
   void AwaitIdle() {
@@ -182,8 +188,7 @@ class World : public Script {
     uint64_t payload_bytes = 0;
     for (const std::string& payload : message.payloads()) payload_bytes += payload.size();
     const auto begin = [&](testing::Delivery delivery) {
-      auto decoded = service::DecodeFrame(delivery.segments, std::move(delivery.bytes));
-      session_->BeginFrame(std::move(std::get<service::Frame>(decoded)));
+      if (auto frame = Decode(std::move(delivery))) session_->BeginFrame(*std::move(frame));
     };
     const auto go_on = [&] {
       if (session_->back_off() == absl::ZeroDuration()) return false;
