@@ -84,7 +84,7 @@ TEST(Costs, WaitMemoryAnswersAreBounded) {
     // Prices, and waits that are near the bound, are judged by `./dev costs` on a machine that does nothing else.
     if (finding.excess == Excess::kPrice || finding.excess == Excess::kGrowth) continue;
     const bool is_wait = finding.excess == Excess::kWait;
-    if (is_wait && Run(finding.scenario, Plant::kNone).longest_call < 2 * kMostWait) continue;
+    if (is_wait && costs::Run(finding.scenario, Plant::kNone).longest_call < 2 * kMostWait) continue;
     EXPECT_TRUE(IsKnown(finding)) << finding.text << "\n  " << finding.scenario.Text();
   }
 }
