@@ -185,9 +185,10 @@ PositionViews LookAhead(Text* state, const TokenTree& tree, EditsUse use, Bill* 
   const auto take = [&](uint64_t work) { return bill == nullptr || bill->Take(work); };
   const auto rest = [](uint64_t cost, uint64_t taken) { return cost - std::min(cost, taken); };
   const uint64_t search = SearchCost(state->spec().history);
-  // N-grams are paid before they are looked for.
+  // N-grams are paid before they are looked for: each token once as it is found, and once as an edit.
+  const auto ngrams = [&] { return price::kFoundEdit * state->LooksForNgrams(); };
   const uint64_t known = state->LendCost(state->LooksForNgrams());
-  if (!take(search + known)) return views;
+  if (!take(search + known + ngrams())) return views;
   StepChanges changes = state->ChangesNow();
   if (!take(rest(state->LendCost(changes.size()), known))) return views;
   views.emplace_back(*state, PositionEdits(state->LendEdits(changes))).made_edits = !changes.empty();
@@ -199,8 +200,8 @@ PositionViews LookAhead(Text* state, const TokenTree& tree, EditsUse use, Bill* 
   Walk walk(state, tree);
   for (int32_t index = 0; index < static_cast<int32_t>(tree.tokens.size()); ++index) {
     walk.GoTo(index);
-    const uint64_t looks = price::kFoundEdit * state->LooksForNgrams();
-    if (!take(price::kPosition + search + looks)) break;
+    const uint64_t looks = ngrams();
+    if (!take(price::kPosition + search + 2 * looks)) break;
     uint64_t cost = 0;
     PositionEdits edits = ahead.Find(&cost);
     if (!take(rest(cost, looks) + price::kCopiedEdit * EditsOf(edits, use))) break;

@@ -120,7 +120,7 @@ TEST(LookAheadCost, ListsArePricedWhereTheyAreCopied) {
     LookAhead(Text::Build(spec, tokens, 0, 1000).get(), tree, use, &bill);
     return bill.spent();
   };
-  EXPECT_EQ(spend(1, {}, EditsUse::kInTurn), tokens.size() * (price::kFoundEdit + price::kCopiedEdit));
+  EXPECT_EQ(spend(1, {}, EditsUse::kInTurn), tokens.size() * (2 * price::kFoundEdit + price::kCopiedEdit));
   const TokenTree drafts = TokenTree::Chain({5, 6});
   // The drafts' counts change: one at the first position after them, two at the next.
   constexpr uint64_t kChanged = 3 * price::kCopiedEdit;
