@@ -150,7 +150,7 @@ TEST(Growth, FollowersOfOneContextAreFoundInTime) {
   });
 }
 
-// A fork, cut anywhere, and the first steps after it share the index, which takes a hundred times as long to make.
+// A fork, cut anywhere, and the first steps after it share the index, which takes far longer to make.
 TEST(Growth, ForkSharesTheIndex) {
   constexpr uint32_t kTokens = 256'000;
   const auto spec = GrowingSpec();
