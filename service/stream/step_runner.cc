@@ -78,12 +78,13 @@ void StepRunner::OnStep(Frame frame, const MemoryConnection* memory, Submitter t
   const auto message = std::make_shared<StepMessage>(&engine_, stream_, std::move(frame), std::move(region), now);
   stream_->window->Charge(message->rows(), message->bytes());
   if (const auto* refusal = std::get_if<Refusal>(&found)) return message->Refuse(*refusal);
-  StepInPieces& step = pieces_.emplace();
-  step.message = message;
-  step.memory = memory;
-  step.thread = thread;
+  pieces_.emplace(message, memory, thread);
   if (!stream_->PauseAfterReading(message_bytes)) TakePiece();
 }
+
+StepRunner::StepInPieces::StepInPieces(std::shared_ptr<StepMessage> step, const MemoryConnection* regions,
+                                       Submitter from)
+    : message(std::move(step)), memory(regions), thread(from) {}
 
 bool StepRunner::Begin(StepInPieces* step) {
   const std::shared_ptr<StepMessage>& message = step->message;

@@ -56,9 +56,11 @@ class StepRunner {
  private:
   // A step that is judged, whose rows begin in turn, and whose compact rows then run in turn.
   struct StepInPieces {
+    StepInPieces(std::shared_ptr<StepMessage> step, const MemoryConnection* regions, Submitter from);
+
     std::shared_ptr<StepMessage> message;
-    const MemoryConnection* memory = nullptr;
-    Submitter thread = Submitter::kBusy;
+    const MemoryConnection* memory;
+    Submitter thread;
     bool judged = false;
     std::optional<SharedReadyWord> ready;            // set if the logits are not there yet
     absl::flat_hash_set<absl::string_view> twice;    // sequences that several rows name; mostly empty
