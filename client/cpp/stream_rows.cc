@@ -215,7 +215,7 @@ void StreamState::SendStep(Link* link, const std::shared_ptr<PendingBatch>& batc
                                        {shard ? &*shard : nullptr, waits}, memory.get(), &leases);
   const uint64_t bytes = message.bytes();
   const bool is_too_large = bytes > link->max_message_bytes;
-  // The service refuses one row alone.
+  // A row that is too long alone is sent all the same: the service refuses it by name.
   if (is_too_large || (count > 1 && message.own_bytes() > service::kMaxFieldBytes)) {
     message = {};
     leases.clear();
