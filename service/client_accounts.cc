@@ -71,6 +71,20 @@ void ClientAccount::GiveBackRegion(uint64_t bytes) {
   use_.memory_bytes -= bytes;
 }
 
+bool ClientAccount::HasRoomForMessage() const {
+  return received_bytes_.load(std::memory_order_relaxed) < limits_.client_received_bytes;
+}
+
+void ClientAccount::GiveBackMessage(uint64_t bytes) {
+  const uint64_t before = received_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
+  SORTITION_CHECK(before >= bytes);
+}
+
+std::optional<Refusal> ClientAccount::CheckRoomForCall() const {
+  if (received_bytes_.load(std::memory_order_relaxed) < limits_.client_received_bytes / 2) return std::nullopt;
+  return Beyond("message", Bounds(limits_).client_received_bytes(), kRetryAfter);
+}
+
 bool ClientAccount::HasRoomForAnswer() const {
   return answer_bytes_.load(std::memory_order_relaxed) < limits_.client_answer_bytes;
 }

@@ -41,6 +41,15 @@ class ClientAccount {
   std::optional<Refusal> TakeRegion(uint64_t bytes, const std::string& field);
   void GiveBackRegion(uint64_t bytes);
 
+  // False while the client's messages that are held exceed the bound. None of its streams is read meanwhile.
+  bool HasRoomForMessage() const;
+  // Holds the bytes of a message until GiveBackMessage.
+  void HoldMessage(uint64_t bytes) { received_bytes_.fetch_add(bytes, std::memory_order_relaxed); }
+  void GiveBackMessage(uint64_t bytes);
+  // Returns the refusal of a unary call, whose message has come, while messages hold half of the bound: streams, which
+  // wait until there is room, keep the other half.
+  std::optional<Refusal> CheckRoomForCall() const;
+
   // False while answers that the client has not read exceed the bound. None of its streams is read meanwhile.
   bool HasRoomForAnswer() const;
   // Holds the bytes of an answer until GiveBackAnswer.
@@ -76,6 +85,7 @@ class ClientAccount {
   const Clock& clock_;
   mutable absl::Mutex mutex_;
   Use use_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<uint64_t> received_bytes_ = 0;
   std::atomic<uint64_t> answer_bytes_ = 0;
   mutable Allowance rows_ ABSL_GUARDED_BY(mutex_);
   mutable Allowance bytes_ ABSL_GUARDED_BY(mutex_);
@@ -90,6 +100,8 @@ class ClientStream {
   ClientStream(ClientStream&& other) noexcept = default;
   ClientStream& operator=(ClientStream&& other) noexcept;
   ~ClientStream();
+
+  const std::shared_ptr<ClientAccount>& account() const { return account_; }
 
  private:
   std::shared_ptr<ClientAccount> account_;

@@ -104,7 +104,8 @@ class SampleCalls::Call final : public QueueEvent {
       return Refusal{Reason::kOverloaded, "message", bounds.max_received_bytes().Text(),
                      "the server holds as much as it may", absl::Seconds(1)};
     }
-    held_.emplace(request_.Length(), surroundings_.budget);
+    if (auto refusal = client_stream_.account()->CheckRoomForCall()) return refusal;
+    held_.emplace(request_.Length(), surroundings_.budget, client_stream_.account());
     return std::nullopt;
   }
 

@@ -24,8 +24,9 @@ service::Refusal Draining() {
 
 }  // namespace
 
-ReceivedMessage::ReceivedMessage(grpc::ByteBuffer* buffer, std::shared_ptr<ReceiveBudget> budget)
-    : bytes_(buffer->Length(), std::move(budget)) {
+ReceivedMessage::ReceivedMessage(grpc::ByteBuffer* buffer, std::shared_ptr<ReceiveBudget> budget,
+                                 std::shared_ptr<service::ClientAccount> account)
+    : bytes_(buffer->Length(), std::move(budget), std::move(account)) {
   // An empty message has no buffer at all.
   if (buffer->Valid()) SORTITION_CHECK(buffer->Dump(&slices_).ok());
   buffer->Clear();
@@ -184,7 +185,7 @@ void StreamCall::OnBackedOff(bool) {
 }
 
 void StreamCall::TakeMessage() {
-  auto message = std::make_shared<const ReceivedMessage>(&incoming_, surroundings_.budget);
+  auto message = std::make_shared<const ReceivedMessage>(&incoming_, surroundings_.budget, client_stream_.account());
   const std::span<const devices::ByteSegment> segments = message->segments();
   const uint64_t bytes = message->bytes();
   shell_->TakeMessage(segments, std::move(message), bytes,
@@ -221,7 +222,8 @@ void StreamCall::Advance() {
     Finish(half_closed_ ? grpc::Status::OK : RefusedStatus(Draining()));
     return;
   }
-  if (!reading_ && !backing_off_ && !half_closed_ && shell_->MayRead() && surroundings_.budget->HasRoom()) {
+  if (!reading_ && !backing_off_ && !half_closed_ && shell_->MayRead() && surroundings_.budget->HasRoom() &&
+      client_stream_.account()->HasRoomForMessage()) {
     reading_ = true;
     stream_.Read(&incoming_, read_.tag());
   }

@@ -49,13 +49,18 @@ class ReceiveBudget {
   std::atomic<uint64_t> held_bytes_ = 0;
 };
 
-// Counts a message's bytes in the budget while it exists.
+// Counts a message's bytes in the budget and the client's account while it exists.
 class ReceivedBytes {
  public:
-  ReceivedBytes(uint64_t count, std::shared_ptr<ReceiveBudget> budget) : count_(count), budget_(std::move(budget)) {
+  ReceivedBytes(uint64_t count, std::shared_ptr<ReceiveBudget> budget, std::shared_ptr<service::ClientAccount> account)
+      : count_(count), budget_(std::move(budget)), account_(std::move(account)) {
     budget_->held_bytes_.fetch_add(count_, std::memory_order_relaxed);
+    account_->HoldMessage(count_);
   }
-  ~ReceivedBytes() { budget_->held_bytes_.fetch_sub(count_, std::memory_order_relaxed); }
+  ~ReceivedBytes() {
+    budget_->held_bytes_.fetch_sub(count_, std::memory_order_relaxed);
+    account_->GiveBackMessage(count_);
+  }
   ReceivedBytes(const ReceivedBytes&) = delete;
   ReceivedBytes& operator=(const ReceivedBytes&) = delete;
 
@@ -64,13 +69,15 @@ class ReceivedBytes {
  private:
   const uint64_t count_;
   const std::shared_ptr<ReceiveBudget> budget_;
+  const std::shared_ptr<service::ClientAccount> account_;
 };
 
 // The bytes of one message as gRPC received them. Immutable. Holds references to gRPC's slices and copies no bytes.
 class ReceivedMessage {
  public:
   // Empties `buffer`.
-  ReceivedMessage(grpc::ByteBuffer* buffer, std::shared_ptr<ReceiveBudget> budget);
+  ReceivedMessage(grpc::ByteBuffer* buffer, std::shared_ptr<ReceiveBudget> budget,
+                  std::shared_ptr<service::ClientAccount> account);
   ReceivedMessage(const ReceivedMessage&) = delete;
   ReceivedMessage& operator=(const ReceivedMessage&) = delete;
 

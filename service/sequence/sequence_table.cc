@@ -133,20 +133,21 @@ std::optional<Refusal> SequenceTable::MakeRoomAhead(const SequenceKey& key, Sequ
                  absl::Milliseconds(100)};
 }
 
-std::variant<bool, Refusal> SequenceTable::Close(const SequenceKey& key, uint64_t epoch) {
+std::variant<uint64_t, Refusal> SequenceTable::Close(const SequenceKey& key, uint64_t epoch) {
   std::shared_ptr<Sequence> sequence;
   {
     absl::MutexLock lock(&mutex_);
     const auto it = by_key_.find(&key);
-    if (it == by_key_.end()) return false;
+    if (it == by_key_.end()) return uint64_t{0};
     sequence = it->second->sequence;
   }
   // Not under the table's lock, since another thread may work on the sequence.
+  const uint64_t bytes = sequence->bytes();
   if (auto refusal = sequence->RetireUpTo(epoch)) return *std::move(refusal);
   const Lock lock(this);
   const auto it = by_key_.find(&key);
   if (it != by_key_.end() && it->second->sequence == sequence) Forget(it->second);
-  return true;
+  return bytes;
 }
 
 std::optional<Refusal> SequenceTable::Hold(const std::string& tenant, uint64_t bytes, const char* field) {

@@ -64,9 +64,9 @@ class SequenceTable {
   // step must be aborted then.
   std::optional<Refusal> MakeRoomAhead(const SequenceKey& key, Sequence* sequence);
 
-  // Forgets the sequence. Returns false if there is none. Refuses with SUPERSEDED, and forgets nothing, if an epoch
-  // above `epoch` owns it. So a late close cannot end a later opening.
-  std::variant<bool, Refusal> Close(const SequenceKey& key, uint64_t epoch);
+  // Forgets the sequence. Returns its bytes, 0 if there is none. Refuses with SUPERSEDED, and forgets nothing, if an
+  // epoch above `epoch` owns it. So a late close cannot end a later opening.
+  std::variant<uint64_t, Refusal> Close(const SequenceKey& key, uint64_t epoch);
 
   // Periodic work: forgets sequences that were idle for too long. The next Open does it otherwise.
   void Sweep();

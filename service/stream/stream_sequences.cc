@@ -296,7 +296,6 @@ std::optional<Refusal> StreamSequences::OnClose(const v1::CloseSequence& close) 
   // The sequence of a row in shards is shard 0's.
   if (close.shard_index() == 0) {
     if (!close.has_epoch() && own == sequences_.end()) return MissingField("close.epoch");
-    if (own != sequences_.end()) engine_.Spend(&account_, price::kFreedChunk * (own->second.spec->bytes() / 64 + 1));
     auto closed = Close(id, epoch);
     if (auto* refusal = std::get_if<Refusal>(&closed)) return std::move(*refusal);
     was_known |= std::get<bool>(closed);
@@ -317,7 +316,12 @@ std::variant<bool, Refusal> StreamSequences::Close(const std::string& request_id
   const bool is_stateless = own != sequences_.end() && !own->second.key;
   const bool closes_own = is_stateless || (own != sequences_.end() && own->second.owner.epoch <= epoch);
   auto closed = engine_.sequences().Close({stream_->tenant, stream_->worker_session, request_id}, epoch);
-  const bool closes_state = std::holds_alternative<bool>(closed) && std::get<bool>(closed);
+  const uint64_t* const state_bytes = std::get_if<uint64_t>(&closed);
+  const bool closes_state = state_bytes != nullptr && *state_bytes > 0;
+  if (closes_own || closes_state) {
+    const uint64_t freed = closes_state ? *state_bytes : own->second.spec->bytes();
+    engine_.Spend(&account_, price::kFreedChunk * (freed / 64 + 1));
+  }
   if (closes_own) Forget(own);
   if (closes_own || closes_state) {
     const auto is_first = [&](const RowShard& shard) {
@@ -326,7 +330,9 @@ std::variant<bool, Refusal> StreamSequences::Close(const std::string& request_id
     engine_.shards().Cancel(stream_->worker(), {&request_id, 1}, is_first,
                             {Reason::kStepCancelled, "", "", "the sequence was closed before all shards came"});
   }
-  if (std::holds_alternative<Refusal>(closed) && !is_stateless) return closed;
+  if (auto* refusal = std::get_if<Refusal>(&closed); refusal != nullptr && !is_stateless) {
+    return std::move(*refusal);
+  }
   return closes_own || closes_state || had_history;
 }
 

@@ -30,7 +30,7 @@ inline constexpr uint64_t kParameterByte = 40;    // a byte of an open's paramet
 inline constexpr uint64_t kSharedChunk = 16;      // 64 tokens of a history that a fork shares
 inline constexpr uint64_t kNamedToken = 40;       // a token that ROW_REQUIRED names
 inline constexpr uint64_t kReadByte = 3;          // a byte of a message that is read
-inline constexpr uint64_t kFreedChunk = 16;       // 64 bytes of options that a close frees
+inline constexpr uint64_t kFreedChunk = 16;       // 64 bytes of options and state that a close frees
 inline constexpr uint64_t kShardAnswer = 2500;    // the answer of a row to one of its shards
 inline constexpr uint64_t kRewrittenToken = 100;  // a token cut off or appended, times RewriteTimes
 

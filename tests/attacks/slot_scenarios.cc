@@ -126,23 +126,28 @@ void HoldCalls(const Attacked& attacked, std::string_view path, std::string_view
   }
 }
 
-// A request whose answer is larger than a connection's first window.
-std::string LargeAnswer() {
-  constexpr uint32_t kNarrow = 1024;
+// A request of 64 rows, with the number of logprobs that is asked of each.
+std::string SampleOf(uint32_t vocabulary, uint32_t logprobs) {
+  constexpr int kRows = 64;
   v1::SampleRequest request;
   request.set_dtype(v1::DTYPE_F32);
-  request.set_vocabulary_size(kNarrow);
-  for (int i = 0; i < 64; ++i) {
-    request.mutable_logits()->append(kNarrow * sizeof(float), '\0');
-    request.add_rows()->mutable_parameters()->mutable_raw_logprobs()->set_top(512);
-  }
+  request.set_vocabulary_size(vocabulary);
+  request.mutable_logits()->assign(kRows * vocabulary * sizeof(float), '\0');
+  for (int i = 0; i < kRows; ++i) request.add_rows()->mutable_parameters()->mutable_raw_logprobs()->set_top(logprobs);
   return request.SerializeAsString();
 }
 
+// Each answer is larger than a connection's first window.
 Traffic UnreadSamples(const Attacked& attacked) {
-  const std::string message = LargeAnswer();
+  const std::string message = SampleOf(1024, 512);
   return OnThreads(attacked, 8,
                    [&](Traffic* traffic) { HoldCalls(attacked, kSamplePath, message, message.size(), 100, traffic); });
+}
+
+Traffic LongSamples(const Attacked& attacked) {
+  const std::string message = SampleOf(49'152, 1);
+  return OnThreads(attacked, 4,
+                   [&](Traffic* traffic) { HoldCalls(attacked, kSamplePath, message, message.size(), 50, traffic); });
 }
 
 Traffic RefusedCalls(const Attacked& attacked) {
@@ -194,6 +199,7 @@ Traffic SlowMetrics(const Attacked& attacked) {
 
 const Scenario kSlotScenarios[] = {
     {"slots", "unread_samples", "800 calls of Sample whose answers nobody reads", &UnreadSamples},
+    {"slots", "long_samples", "200 calls of Sample at once, of 12.6 MB each", &LongSamples},
     {"slots", "refused_calls", "refused calls on ten connections that read nothing", &RefusedCalls},
     {"slots", "health_watches", "calls of Health/Watch on 16 connections", &HealthWatches},
     {"slots", "unfinished_checks", "calls of Health/Check on four connections whose messages have no end",

@@ -10,7 +10,8 @@ SUMMED = {"max_received_bytes", "max_state_bytes", "max_mask_bytes", "max_shard_
 SUMMED_WITH = {"max_memory_bytes": "memory_listen", "receipt_queue_bytes": "receipt_key"}
 # Bounds of a part of another one, of a device's memory, and of files.
 PARTS = {"max_message_bytes", "max_compact_bytes", "stream_unanswered_bytes", "stream_mask_bytes",
-         "client_memory_bytes", "connection_memory_bytes", "connection_device_bytes", "receipt_file_bytes"}
+         "client_received_bytes", "client_memory_bytes", "connection_memory_bytes", "connection_device_bytes",
+         "receipt_file_bytes"}
 # The program, its libraries and threads, tables of metrics, and the buffers of its devices.
 PROGRAM_BYTES = 256 << 20
 

@@ -1,10 +1,13 @@
 // A stream whose thread is at work on one message: everybody else is served meanwhile.
 #include <gtest/gtest.h>
+#include <prometheus/text_serializer.h>
 
 #include <memory>
 #include <string>
 #include <thread>
 
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "tests/server/client_list_file.h"
@@ -33,6 +36,11 @@ class BusyStreamTest : public ::testing::Test {
     idle_.Greet();
     busy_.Greet();
     busy_.OpenSequence("r");
+    // The thread has noted the end of each write. A stream with one under way is told nothing until the thread is free.
+    EXPECT_TRUE(Eventually([&] {
+      const auto metrics = prometheus::TextSerializer().Serialize(server_.observer().registry()->Collect());
+      return absl::StrContains(metrics, "sortition_sent_messages_total{transport=\"tcp\"} 3");
+    }));
     server_.device().HoldThreads();
     EXPECT_TRUE(busy_.SendStep("r", 1));
     server_.device().AwaitThread();
@@ -73,12 +81,14 @@ TEST_F(BusyStreamTest, OtherStruckOffClientsLoseTheirs) {
 
 TEST_F(BusyStreamTest, DrainReachesEveryStream) {
   std::thread drain([this] { server_.server().Drain(); });
+  const absl::Cleanup join = [&] { drain.join(); };
   for (TestStream* stream : {&idle_, &busy_}) EXPECT_TRUE(stream->ReceiveOne().has_draining());
   EXPECT_EQ(Check(server_.target()), HealthCheckResponse::NOT_SERVING);
   server_.device().Release();
-  EXPECT_TRUE(busy_.ReceiveOne().results().rows(0).has_draw());
+  const v1::StreamResponse answer = busy_.ReceiveOne();
+  ASSERT_EQ(answer.results().rows_size(), 1);
+  EXPECT_TRUE(answer.results().rows(0).has_draw());
   for (TestStream* stream : {&idle_, &busy_}) EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
-  drain.join();
 }
 
 }  // namespace

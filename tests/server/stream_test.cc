@@ -300,11 +300,12 @@ TEST(StreamTest, FullWindowStopsReadingUntilAnswersLeave) {
   EXPECT_TRUE(stream.Finish().ok());
 }
 
-TEST(StreamTest, FullServerReadsNoStream) {
+// `limit`: the bytes of messages that are held. `name`: its own and its value.
+void ExpectFullLimitReadsNoStream(uint64_t service::Limits::*limit, const char* name) {
   Config config = TestConfig();
   config.limits.max_message_bytes = 4096;
   config.limits.stream_unanswered_bytes = 4096;
-  config.limits.max_received_bytes = 4096;
+  config.limits.*limit = 4096;
   TestServer server(config);
   server.device().Hold();
   TestStream first(server.Connect());
@@ -326,12 +327,20 @@ TEST(StreamTest, FullServerReadsNoStream) {
   const grpc::Status status =
       v1::SamplingService::NewStub(server.Connect())->Sample(&context, v1::SampleRequest(), &response);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_EQ(DecodeStatusDetails(status.error_details()).metadata.at("limit"), "max_received_bytes 4096");
+  EXPECT_EQ(DecodeStatusDetails(status.error_details()).metadata.at("limit"), name);
   server.device().Release();
   for (TestStream* stream : {&first, &second}) {
     EXPECT_TRUE(stream->ReceiveOne().has_results());
     EXPECT_TRUE(stream->ReceiveOne().has_results());
   }
+}
+
+TEST(StreamTest, FullServerReadsNoStream) {
+  ExpectFullLimitReadsNoStream(&service::Limits::max_received_bytes, "max_received_bytes 4096");
+}
+
+TEST(StreamTest, NoStreamOfFullClientIsRead) {
+  ExpectFullLimitReadsNoStream(&service::Limits::client_received_bytes, "client_received_bytes 4096");
 }
 
 TEST(StreamTest, AgedStreamIsAskedToReopen) {

@@ -233,7 +233,7 @@ void Network::DeliverClose(Connection* connection, service::Frame frame) {
   tally_.freed_sequences += before - sequences.live_sequences();
   const std::string worker = absl::StrCat("worker ", world_.ranks[connection->worker].worker);
   const auto again = sequences.Close({world_.TenantOf(connection->worker), worker, close.request_id()}, close.epoch());
-  if (const bool* const had_state = std::get_if<bool>(&again); had_state != nullptr && *had_state) {
+  if (const uint64_t* const left = std::get_if<uint64_t>(&again); left != nullptr && *left > 0) {
     fail_(absl::StrCat(world_.NameOf(connection->worker), ", ", close.request_id(), ": a close has left its state"));
   }
 }

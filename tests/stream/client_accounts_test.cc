@@ -64,6 +64,24 @@ TEST(ClientAccountTest, UnreadAnswersAreBounded) {
   EXPECT_FALSE(account.TakeAnswer(1));
 }
 
+TEST(ClientAccountTest, HeldMessagesAreBounded) {
+  Limits limits;
+  limits.client_received_bytes = 1024;
+  FakeClock clock;
+  ClientAccount account("a", limits, &clock);
+  account.HoldMessage(511);
+  EXPECT_FALSE(account.CheckRoomForCall());
+  account.HoldMessage(1);
+  ExpectLimit(account.CheckRoomForCall(), "client_received_bytes 1024");
+  EXPECT_TRUE(account.HasRoomForMessage());
+  account.HoldMessage(5000);
+  EXPECT_FALSE(account.HasRoomForMessage());
+  account.GiveBackMessage(5000);
+  account.GiveBackMessage(512);
+  EXPECT_FALSE(account.CheckRoomForCall());
+  EXPECT_TRUE(account.HasRoomForMessage());
+}
+
 TEST(ClientAccountTest, NoLimitsNothingIsRefused) {
   FakeClock clock;
   ClientAccount account("a", Limits(), &clock);

@@ -333,6 +333,7 @@ const std::map<std::string, std::string>& Elsewhere() {
   static const std::map<std::string, std::string> elsewhere = {
       {"max_received_bytes", "StreamTest.FullServerReadsNoStream"},
       {"max_streams", "StreamTest.StreamsBeyondMaxAreRefused"},
+      {"client_received_bytes", "StreamTest.NoStreamOfFullClientIsRead"},
       {"client_answer_bytes", "SampleTest.UnreadAnswersAreBounded"},
       {"max_watchers", "InformationTest.WatchersAreBounded"},
       {"connection_watchers", "HealthTest.WatchersOfAConnectionAreBounded"},
