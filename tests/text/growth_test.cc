@@ -138,7 +138,7 @@ TEST(Growth, RewriteMovesCountsOnce) {
       state->EndLoan();
     });
   };
-  EXPECT_LT(time(4000), 40 * time(1));  // 4000 moves would take thousands of times as long
+  EXPECT_LT(time(4000), 400 * time(1));  // 4000 moves would take thousands of times as long
 }
 
 // In an index of n-grams of one token, every token of the history follows one context.
