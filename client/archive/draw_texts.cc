@@ -72,10 +72,11 @@ absl::StatusOr<bool> StepAll(const Settings& settings, v1::DType dtype, Drawer* 
 
 }  // namespace
 
-absl::StatusOr<std::string> DrawTexts(const Settings& settings, Drawer* drawer,
-                                      absl::FunctionRef<absl::Status(uint32_t step)> after_step) {
+absl::StatusOr<Drawn> DrawTexts(const Settings& settings, Drawer* drawer,
+                                absl::FunctionRef<void(uint32_t step)> after_step) {
   std::vector<std::vector<uint32_t>> tokens;  // prompts and outputs
   for (uint32_t text = 0; text < settings.texts(); ++text) {
+    if (absl::Status status = drawer->Open(settings, text); !status.ok()) return status;
     tokens.push_back(settings.model().Prompt(text, settings.Of(text).prompt));
   }
   std::vector<TextAnswers> answers(settings.texts());
@@ -87,10 +88,12 @@ absl::StatusOr<std::string> DrawTexts(const Settings& settings, Drawer* drawer,
       has_more = has_more || *stepped;
     }
     if (!has_more) break;
-    if (absl::Status status = after_step(step); !status.ok()) return status;
+    after_step(step);
   }
   for (uint32_t text = 0; text < settings.texts(); ++text) HashRows(settings, text, tokens[text], &answers[text]);
-  return EncodeTexts(settings, answers);
+  auto receipts = drawer->End();
+  if (!receipts.ok()) return receipts.status();
+  return Drawn{EncodeTexts(settings, answers), *std::move(receipts)};
 }
 
 }  // namespace sortition::archive

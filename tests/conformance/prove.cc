@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "client/archive/archive.h"
 #include "client/archive/drawer.h"
+#include "client/archive/receipt_columns.h"
 #include "client/archive/settings.h"
 #include "client/archive/vectors.h"
 #include "client/bench/report.h"
@@ -63,19 +64,19 @@ struct Side {
 
 absl::StatusOr<Files> Draw(archive::Drawer* drawer, Side side, devices::Device* device, client::Client* client) {
   const Settings& settings = Settings::Own();
-  auto texts = DrawTexts(settings, drawer, [](uint32_t step) {
+  auto drawn = DrawTexts(settings, drawer, [](uint32_t step) {
     if (step % 64 == 0) std::cerr << "step " << step << "\n";
-    return absl::OkStatus();
   });
-  if (!texts.ok()) return texts.status();
+  if (!drawn.ok()) return drawn.status();
+  const archive::Receipts& receipts = drawn->receipts;
   if (client != nullptr) {
     const client::TransportInUse in_use = client->transport_in_use();
     side.transport =
         absl::StrCat(in_use.kind == client::TransportKind::kRing ? "ring" : "grpc",
                      in_use.row_memory ? ", rows in shared memory" : "", ", rows ", absl::GetFlag(FLAGS_row_form));
   }
-  auto receipts = drawer->End();
-  if (!receipts.ok()) return receipts.status();
+  auto columns = archive::PackReceipts(receipts.records);
+  if (!columns.ok()) return columns.status();
   auto vectors = archive::AnswerVectors(device);
   if (!vectors.ok()) return vectors.status();
   std::string seeds;
@@ -92,18 +93,18 @@ absl::StatusOr<Files> Draw(archive::Drawer* drawer, Side side, devices::Device* 
        {"build", absl::StrCat("compiler ", __VERSION__)},
        {"processor", bench::MachineName()},
        {"system", SystemName()},
-       {"device", receipts->rows_by_cpu == 0
+       {"device", receipts.rows_by_cpu == 0
                       ? side.device
-                      : absl::StrCat(side.device, ", and the CPU for ", receipts->rows_by_cpu, " rows that it lacks")},
+                      : absl::StrCat(side.device, ", and the CPU for ", receipts.rows_by_cpu, " rows that it lacks")},
        {"hardware", side.hardware},
        {"transport", side.transport},
-       {"public_key", absl::BytesToHexString(receipts->public_key)}});
+       {"public_key", absl::BytesToHexString(receipts.public_key)}});
   files["settings.json"] = settings.json();
   files["vectors.json"] = *std::move(vectors);
-  files["texts.bin"] = *std::move(texts);
+  files["texts.bin"] = std::move(drawn->texts);
   files["seeds.txt"] = std::move(seeds);
-  files["receipts.bin"] = std::move(receipts->records);
-  files["signature.bin"] = std::move(receipts->signature);
+  files["receipts.bin"] = *std::move(columns);
+  files["signature.bin"] = receipts.signature;
   return files;
 }
 
@@ -130,15 +131,12 @@ absl::StatusOr<Files> Prove() {
   if (!targets.empty()) {
     const auto client = Connect(targets);
     if (!client.ok()) return client.status();
-    const auto drawer = archive::ByService(Settings::Own(), client->get());
-    if (!drawer.ok()) return drawer.status();
-    return Draw(drawer->get(), {"a service", "a service's"}, nullptr, client->get());
+    return Draw(archive::ByClient(client->get(), true).get(), {"a service", "a service's"}, nullptr, client->get());
   }
   const auto device = StartDevice(absl::GetFlag(FLAGS_device));
   if (!device.ok()) return device.status();
-  const auto drawer = archive::OnDevice(Settings::Own(), device->get());
-  if (!drawer.ok()) return drawer.status();
-  return Draw(drawer->get(), {absl::GetFlag(FLAGS_device), (*device)->description().hardware}, device->get(), nullptr);
+  return Draw(archive::OnDevice(device->get()).get(),
+              {absl::GetFlag(FLAGS_device), (*device)->description().hardware}, device->get(), nullptr);
 }
 
 int ProveTo(const std::string& path) {

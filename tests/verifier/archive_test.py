@@ -20,7 +20,7 @@ from unittest import mock
 import archive_maker as maker
 import numpy as np
 import receipt_maker
-from sortition_verify import archive, archive_receipts, receipts, records, texts
+from sortition_verify import archive, archive_receipts, receipt_columns, receipts, records, texts
 
 SOURCE = pathlib.Path(os.environ["TEST_SOURCE_DIR"])
 TEXTS, TOKENS = 2, 40
@@ -173,13 +173,13 @@ class ArchiveTest(unittest.TestCase):
         chains = [maker.Chain(text) for text in stored if not text.setting.get("drafts", {}).get("mode", "").endswith(
             "BLOCK")]
         return self.check(maker.manifested({
-            **self.files, "receipts.bin": b"".join(b"".join(chain.records) for chain in chains),
+            **self.files, "receipts.bin": maker.columns([one for chain in chains for one in chain.records]),
             "signature.bin": receipt_maker.signature(key, *chains, ended=1)}))
 
     def cached_texts(self, drawn):
         """Gives texts the receipts that the archive has of them."""
         found = {}
-        for kind, body in records.records(io.BytesIO(self.files["receipts.bin"])):
+        for kind, body in records.records(io.BytesIO(archive.records_of({**self.files, "signature.bin": b""}))):
             if kind == records.OPENING:
                 name = records.opening_of(body).request_id.decode()
                 found[receipts.digest(body)[:16]] = drawn[int(name.split()[1])]
@@ -188,6 +188,43 @@ class ArchiveTest(unittest.TestCase):
                 pairs = list(zip(one.ids.tolist(), one.bits.tolist()))
                 found[one.chain].receipts.append((one.position, one.token, one.logprob, pairs, one.method, one.phase))
         return drawn
+
+    def test_any_records_can_be_packed(self):
+        whole = archive.records_of(self.files)
+        split = [records.record_bytes(kind, body) for kind, body in records.records(io.BytesIO(whole))]
+        self.assertLess(len(self.files["receipts.bin"]), len(whole) * 4 / 5)
+        # A receipt twice, one before its opening, one of another chain, and a type that there is not.
+        odd = [split[1], *split[:5], split[4], *split[5:50], *split[-1:], split[2], records.record_bytes(9, b""),
+               *split[50:60]]
+        for listed in (split, odd, []):
+            self.assertEqual(receipt_columns.unpacked(maker.columns(listed)), b"".join(listed))
+
+    def test_receipts_that_cannot_be_unpacked_are_damaged(self):
+        data = self.files["receipts.bin"]
+        count, columns = struct.unpack_from("<2I", data, 8)
+        words = 16 + count + 16 * columns  # where columns of 32 bits begin
+        changes = {"another beginning": b"x" + data[1:], "behind": data + b"x", "forms": data[:16] + b"\2" + data[17:],
+                   "forms, of other receipts": data[:12] + struct.pack("<I", 1 << 31) + data[16:],
+                   "early, of many records": data[:8] + struct.pack("<I", 1 << 31) + data[12:],
+                   "before an opening": data[:16] + b"\0\1" + data[18:],
+                   "a phase": data[:words + 36 * columns] + b"\1" + data[words + 36 * columns + 1:]}
+        for size in (0, 8, 15, 16 + count, words, len(data) // 2, len(data) - 1):
+            changes[f"early, of {size}"] = data[:size]
+        # Each kept count as large as it can be.
+        top = words + 35 * columns
+        changes["early, of many kept"] = data[:top] + b"\xff" * columns + data[top + columns:]
+        for why, changed in changes.items():
+            report = self.changed("receipts.bin", changed)
+            self.assertEqual(self.refused(report), "damaged", why)
+            self.assertIn("receipts.bin: ", report.problems[0]["why"])
+            self.assertIn(why.split(",")[0], report.problems[0]["why"])
+
+    def test_one_bit_of_a_kept_token_is_named(self):
+        data = bytearray(self.files["receipts.bin"])
+        count, columns = struct.unpack_from("<2I", data, 8)
+        data[16 + count + 16 * columns + 24 * columns] ^= 1  # the lowest bits of the first receipt's token
+        names = [problem["name"] for problem in self.changed("receipts.bin", bytes(data)).problems]
+        self.assertEqual(sorted(set(names)), ["wrong_head", "wrong_receipt"])
 
     def test_receipts_that_a_machine_has_signed_are_compared(self):
         self.assertEqual(self.resigned(lambda drawn: None).problems, [])
