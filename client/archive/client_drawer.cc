@@ -28,10 +28,10 @@ class ClientDrawer final : public Drawer {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<std::vector<client::RowResult>> Step(v1::DType dtype, std::span<const uint32_t> texts,
+  absl::StatusOr<std::vector<client::RowResult>> Step(v1::DType dtype, std::span<const uint32_t> sequences,
                                                       std::span<const client::Row> rows) override {
     client::Batch batch{dtype, Model::kVocabulary, {rows.begin(), rows.end()}};
-    for (size_t i = 0; i < texts.size(); ++i) batch.rows[i].sequence = sequences_[texts[i]].get();
+    for (size_t i = 0; i < sequences.size(); ++i) batch.rows[i].sequence = sequences_[sequences[i]].get();
     return client_.Step(batch);
   }
 

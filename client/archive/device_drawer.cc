@@ -65,12 +65,12 @@ class DeviceDrawer final : public Drawer {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<std::vector<client::RowResult>> Step(v1::DType dtype, std::span<const uint32_t> texts,
+  absl::StatusOr<std::vector<client::RowResult>> Step(v1::DType dtype, std::span<const uint32_t> sequences,
                                                       std::span<const client::Row> rows) override {
-    std::vector<client::RowResult> results(texts.size());
+    std::vector<client::RowResult> results(sequences.size());
     std::vector<Begun> begun;
-    for (size_t i = 0; i < texts.size(); ++i) {
-      auto requests = texts_[texts[i]].sequence->Begin(dtype, rows[i]);
+    for (size_t i = 0; i < sequences.size(); ++i) {
+      auto requests = texts_[sequences[i]].sequence->Begin(dtype, rows[i]);
       if (auto* error = std::get_if<client::RowError>(&requests)) {
         results[i] = std::move(*error);
       } else {
@@ -78,14 +78,14 @@ class DeviceDrawer final : public Drawer {
       }
     }
     while (!begun.empty()) {
-      if (absl::Status status = Answer(texts, &begun); !status.ok()) return status;
+      if (absl::Status status = Answer(sequences, &begun); !status.ok()) return status;
       std::vector<Begun> unfinished;
       for (Begun& one : begun) {
         if (!one.requests.empty()) {
           unfinished.push_back(std::move(one));
           continue;
         }
-        Text& text = texts_[texts[one.index]];
+        Text& text = texts_[sequences[one.index]];
         results[one.index] = text.sequence->End();
         if (!text.head || std::holds_alternative<client::RowError>(results[one.index])) continue;
         std::vector<service::Receipt> receipts = text.sequence->last_receipts();
@@ -131,7 +131,7 @@ class DeviceDrawer final : public Drawer {
 
   // Has the device answer all requests, and replaces them with the next ones. As a server's router does, it gives the
   // device no row that asks for a feature that it lacks.
-  absl::Status Answer(std::span<const uint32_t> texts, std::vector<Begun>* begun) {
+  absl::Status Answer(std::span<const uint32_t> sequences, std::vector<Begun>* begun) {
     std::vector<devices::DeviceRow> rows;
     std::vector<size_t> places;  // of these rows among all
     std::vector<kernels::RowOutput> outputs;
@@ -160,7 +160,7 @@ class DeviceDrawer final : public Drawer {
     std::span<kernels::RowOutput> left = outputs;
     for (Begun& one : *begun) {
       const size_t count = one.requests.size();
-      one.requests = texts_[texts[one.index]].sequence->Continue(left.first(count));
+      one.requests = texts_[sequences[one.index]].sequence->Continue(left.first(count));
       left = left.subspan(count);
     }
     return absl::OkStatus();

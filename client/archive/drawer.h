@@ -29,11 +29,11 @@ struct Receipts {
 class Drawer {
  public:
   virtual ~Drawer() = default;
-  // Opens the sequence of a text. Called in the order of texts, before all steps. The settings outlive the drawer.
+  // Opens the sequence of a text. Called for all texts before the first step. The settings outlive the drawer.
   virtual absl::Status Open(const Settings& settings, uint32_t text) = 0;
-  // Steps some texts, each at most once. `rows[i]` is the next row of `texts[i]`, all of one type. Blocks until all are
-  // answered.
-  virtual absl::StatusOr<std::vector<client::RowResult>> Step(v1::DType dtype, std::span<const uint32_t> texts,
+  // Steps some sequences, each at most once. They have numbers in the order of Open, from 0. `rows[i]` is the next row
+  // of `sequences[i]`, all of one type. Blocks until all are answered.
+  virtual absl::StatusOr<std::vector<client::RowResult>> Step(v1::DType dtype, std::span<const uint32_t> sequences,
                                                               std::span<const client::Row> rows) = 0;
   // Ends the texts. Called once, after the last step.
   virtual absl::StatusOr<Receipts> End() = 0;
@@ -49,7 +49,7 @@ struct Drawn {
   std::string texts;  // texts.bin
   Receipts receipts;
 };
-// Draws the texts of all settings. Calls `after_step` after each step of all texts.
+// Draws the texts that the settings have chosen. Calls `after_step` after each step of all texts.
 absl::StatusOr<Drawn> DrawTexts(const Settings& settings, Drawer* drawer,
                                 absl::FunctionRef<void(uint32_t step)> after_step);
 

@@ -110,9 +110,10 @@ TEST(ArchiveTexts, AreEqualOnEveryTarget) {
   for (const std::string target : {"scalar", "sse4", "avx2", "avx512", "neon"}) {
     if (!devices::IsCpuTarget(target)) continue;
     const Files files = Draw(target);
-    const auto lines = CompareTexts(Best(), files);
-    ASSERT_TRUE(lines.ok()) << lines.status();
-    EXPECT_EQ(*lines, std::vector<std::string>()) << target;
+    const auto compared = CompareTexts(Best(), files);
+    ASSERT_TRUE(compared.ok()) << compared.status();
+    EXPECT_EQ(compared->lines, std::vector<std::string>()) << target;
+    EXPECT_EQ(compared->texts, 256u);
     EXPECT_EQ(files.at("receipts.bin"), Best().at("receipts.bin")) << target;
   }
 }
@@ -164,13 +165,42 @@ TEST(Archive, AChangedBitIsNamed) {
   changed[17].tokens[5].logprob ^= 1u << 3;
   Files files = Best();
   files["texts.bin"] = EncodeTexts(Settings::Own(), changed);
-  const auto lines = CompareTexts(Best(), files);
-  ASSERT_TRUE(lines.ok());
-  ASSERT_EQ(lines->size(), 1u);
+  const auto compared = CompareTexts(Best(), files);
+  ASSERT_TRUE(compared.ok());
+  ASSERT_EQ(compared->lines.size(), 1u);
   EXPECT_TRUE(absl::StartsWith(
-      lines->front(),
+      compared->lines.front(),
       "text 17 (usual): 1 of 256 rows differ, first that of token 5 (position 21): bit 3 of the logprob: 0x"))
-      << lines->front();
+      << compared->lines.front();
+}
+
+TEST(Archive, OneOfSomeTextsIsComparedInThese) {
+  const Settings some = Settings::Own().First(2);
+  EXPECT_EQ(some.drawn().size(), 2 * some.list().size());
+  devices::CpuDevice device({.target = "scalar"});
+  const auto drawn = DrawTexts(some, OnDevice(&device).get(), &Go);
+  ASSERT_TRUE(drawn.ok()) << drawn.status();
+  Files files = Small();
+  files["machine.json"] = JsonObject({{"law_version", "1"}, {"texts", "2"}, {"public_key", ""}});
+  files["signature.bin"] = "";
+  files["texts.bin"] = drawn->texts;
+  const auto opened = OpenArchive(MakeArchive(files));
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  for (const auto& [one, other] : {std::pair(*opened, Best()), std::pair(Best(), *opened)}) {
+    const auto compared = CompareTexts(one, other);
+    ASSERT_TRUE(compared.ok()) << compared.status();
+    EXPECT_EQ(compared->lines, std::vector<std::string>());
+    EXPECT_EQ(compared->texts, 26u);
+  }
+  files["texts.bin"].back() ^= 1;
+  const auto compared = CompareTexts(files, Best());
+  ASSERT_TRUE(compared.ok()) << compared.status();
+  ASSERT_EQ(compared->lines.size(), 1u);
+  EXPECT_TRUE(absl::StartsWith(compared->lines.front(), "text 241 (logprobs of bf16 rows)")) << compared->lines.front();
+  for (const std::string texts : {"0", "-1", "02", "x"}) {
+    files["machine.json"] = JsonObject({{"law_version", "1"}, {"texts", texts}, {"public_key", ""}});
+    EXPECT_EQ(Message(OpenArchive(MakeArchive(files))), "damaged: texts of machine.json is no number of texts");
+  }
 }
 
 TEST(Archive, ACutOneIsNamed) {

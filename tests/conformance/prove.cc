@@ -31,6 +31,8 @@ ABSL_FLAG(std::vector<std::string>, endpoint, {}, "Addresses of a service that a
 ABSL_FLAG(std::string, transport, "auto", "How messages travel to --endpoint: auto, grpc or ring");
 ABSL_FLAG(std::string, row_form, "auto", "How rows travel to --endpoint: auto, full, compact or compact(COUNT)");
 ABSL_FLAG(std::string, made_by, "", "Name of the maker, for the archive");
+ABSL_FLAG(uint32_t, texts, sortition::archive::kAllTexts,
+          "How many texts of each setting --prove draws, for a slow device; all by default");
 ABSL_FLAG(bool, compare, false, "Compare the two archives that are the arguments");
 ABSL_FLAG(std::string, against, "",
           "Compare --device with another side over --rows rows: local:DEVICE, or the address of a service");
@@ -63,7 +65,8 @@ struct Side {
 };
 
 absl::StatusOr<Files> Draw(archive::Drawer* drawer, Side side, devices::Device* device, client::Client* client) {
-  const Settings& settings = Settings::Own();
+  const uint32_t each = absl::GetFlag(FLAGS_texts);
+  const Settings settings = Settings::Own().First(each);
   auto drawn = DrawTexts(settings, drawer, [](uint32_t step) {
     if (step % 64 == 0) std::cerr << "step " << step << "\n";
   });
@@ -80,11 +83,11 @@ absl::StatusOr<Files> Draw(archive::Drawer* drawer, Side side, devices::Device* 
   auto vectors = archive::AnswerVectors(device);
   if (!vectors.ok()) return vectors.status();
   std::string seeds;
-  for (uint32_t text = 0; text < settings.texts(); ++text) {
+  for (const uint32_t text : settings.drawn()) {
     absl::StrAppend(&seeds, *settings.OptionsOf(text).seed, " ", absl::BytesToHexString(archive::SaltOf(text)), "\n");
   }
   Files files;
-  files["machine.json"] = archive::JsonObject(
+  std::vector<std::pair<std::string, std::string>> machine =
       {{"format", std::string(archive::kFormat)},
        {"law_version", absl::StrCat(law::kLawVersion)},
        {"made", absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::Now(), absl::UTCTimeZone())},
@@ -98,7 +101,9 @@ absl::StatusOr<Files> Draw(archive::Drawer* drawer, Side side, devices::Device* 
                       : absl::StrCat(side.device, ", and the CPU for ", receipts.rows_by_cpu, " rows that it lacks")},
        {"hardware", side.hardware},
        {"transport", side.transport},
-       {"public_key", absl::BytesToHexString(receipts.public_key)}});
+       {"public_key", absl::BytesToHexString(receipts.public_key)}};
+  if (each != archive::kAllTexts) machine.emplace_back("texts", absl::StrCat(each));
+  files["machine.json"] = archive::JsonObject(machine);
   files["settings.json"] = settings.json();
   files["vectors.json"] = *std::move(vectors);
   files["texts.bin"] = std::move(drawn->texts);
@@ -159,14 +164,16 @@ int Compare(const std::vector<std::string>& paths) {
     if (!files.ok()) return Refuse(files.status());
     archives.push_back(*std::move(files));
   }
-  const auto lines = archive::CompareTexts(archives[0], archives[1]);
-  if (!lines.ok()) return Refuse(lines.status());
-  for (const std::string& line : *lines) std::cout << line << "\n";
-  if (!lines->empty()) {
-    std::cout << lines->size() << " of " << Settings::Own().texts() << " texts differ\n";
+  const auto comparison = archive::CompareTexts(archives[0], archives[1]);
+  if (!comparison.ok()) return Refuse(comparison.status());
+  for (const std::string& line : comparison->lines) std::cout << line << "\n";
+  const uint32_t left = Settings::Own().texts() - comparison->texts;
+  const std::string others = left == 0 ? "" : absl::StrCat("; ", left, " were not compared, for an archive lacks them");
+  if (!comparison->lines.empty()) {
+    std::cout << comparison->lines.size() << " of " << comparison->texts << " texts differ" << others << "\n";
     return kDiffers;
   }
-  std::cout << "all " << Settings::Own().texts() << " texts are equal, in every bit; receipts "
+  std::cout << "all " << comparison->texts << " texts are equal, in every bit" << others << "; receipts "
             << (archives[0]["receipts.bin"] == archives[1]["receipts.bin"] ? "are equal" : "were not compared") << "\n";
   return kRight;
 }
@@ -187,7 +194,10 @@ int StartAgainst(const std::string& other) {
 std::optional<int> RunArchives(const std::vector<std::string>& files) {
   if (absl::GetFlag(FLAGS_compare)) return Compare(files);
   if (!files.empty()) return Refuse(absl::InvalidArgumentError("only --compare takes arguments"));
-  if (const std::string path = absl::GetFlag(FLAGS_prove); !path.empty()) return ProveTo(path);
+  if (const std::string path = absl::GetFlag(FLAGS_prove); !path.empty()) {
+    if (absl::GetFlag(FLAGS_texts) == 0) return Refuse(absl::InvalidArgumentError("--texts is at least 1"));
+    return ProveTo(path);
+  }
   if (const std::string other = absl::GetFlag(FLAGS_against); !other.empty()) return StartAgainst(other);
   return std::nullopt;
 }

@@ -306,6 +306,31 @@ class ArchiveTest(unittest.TestCase):
         manifest = self.files["proof.json"].replace(b"proof 1", b"proof 2")
         self.assertEqual(self.refused(self.check({**self.files, "proof.json": manifest})), "unknown format")
 
+    def test_an_archive_of_some_texts_is_not_called_whole(self):
+        """Those of each setting's first texts, that the machine says it has drawn."""
+        first, texts_of, seeds = 48, b"", self.files["seeds.txt"].splitlines(keepends=True)
+        for setting in self.listed:
+            size = 32 + 4 * (13 if "raw_logprobs" in setting["parameters"] else 3) * TOKENS
+            texts_of += self.files["texts.bin"][first:first + size]
+            first += TEXTS * size
+        count = len(self.listed)
+        split = [records.record_bytes(kind, body)
+                 for kind, body in records.records(io.BytesIO(archive.records_of(self.files)))]
+        chain = TOKENS + 1
+        some = [one for at in range(count - 1) for one in split[chain * TEXTS * at:chain * (TEXTS * at + 1)]]
+        files = {**self.files, "texts.bin": self.files["texts.bin"][:8] + struct.pack("<I", count)
+                 + self.files["texts.bin"][12:48] + texts_of, "seeds.txt": b"".join(seeds[::TEXTS]),
+                 "receipts.bin": maker.columns(some), "signature.bin": b"", "machine.json": json.dumps(
+                     {**json.loads(self.files["machine.json"]), "texts": "1"}).encode()}
+        report = self.check(maker.manifested(files))
+        self.assertEqual((report.problems, report.status()), ([], 5), report.text())
+        self.assertEqual(report.checked["tokens and logprobs drawn again"], count * TOKENS)
+        self.assertEqual(report.checked["receipts that agree with the law"], (count - 1) * TOKENS)
+        self.assertIn(f"{count * (TEXTS - 1)} of {count * TEXTS} texts", "\n".join(report.not_checked))
+        for said in ("0", "-1", "01", "", 1, None, "9" * 10):
+            machine = json.dumps({**json.loads(self.files["machine.json"]), "texts": said}).encode()
+            self.assertEqual(self.refused(self.changed("machine.json", machine)), "damaged", said)
+
     def test_missing_and_unknown_files(self):
         for name in self.files:
             left = {other: content for other, content in self.files.items() if other != name}
@@ -358,6 +383,12 @@ class ArchiveTest(unittest.TestCase):
         (report,) = json.loads(said.stdout)
         self.assertEqual((report["status"], report["problems"][0]["name"]), (4, "other settings"))
         self.assertEqual(report["machine"]["by"], "a test")
+        written = subprocess.run([*command[:3], "records", str(self.path)], env=environment, capture_output=True)
+        self.assertEqual((written.returncode, written.stdout), (0, archive.records_of(self.files)), written.stderr)
+        self.path.write_bytes(maker.packed({**self.files, "receipts.bin": b"none"}))
+        refused = subprocess.run([*command[:3], "records", str(self.path)], env=environment, capture_output=True)
+        self.assertEqual((refused.returncode, refused.stdout), (1, b""))
+        self.assertIn(b"damaged: receipts.bin", refused.stderr)
         nowhere = subprocess.run([*command, str(self.path) + "x"], env=environment, capture_output=True, text=True)
         self.assertEqual(nowhere.returncode, 1)
 

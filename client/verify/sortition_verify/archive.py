@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import tarfile
 import zlib
 from dataclasses import dataclass, field
@@ -186,7 +187,15 @@ def opened(files: Dict[str, bytes], settings: str, report: Report) -> Tuple[Mode
         raise Refused("other law", f"version {report.machine.get('law_version')!r:.80}; this program has {LAW_VERSION}")
     report.checked["files whole, of one machine"] = len(FILES) - len(report.problems)
     check_vectors(json_of(files, "vectors.json"), report)
-    return settings_of(files, settings)
+    return settings_of(files, settings, report)
+
+
+def texts_of_each(machine: Dict[str, Any]) -> int:
+    """How many texts of each setting the archive has at most."""
+    said = machine.get("texts", str(MOST_BYTES))
+    if not isinstance(said, str) or not re.fullmatch("[1-9][0-9]{0,8}", said):
+        raise Refused("damaged", f"machine.json: {said!r:.80} is no number of texts")
+    return int(said)
 
 
 def records_of(files: Dict[str, bytes]) -> bytes:
@@ -197,8 +206,9 @@ def records_of(files: Dict[str, bytes]) -> bytes:
         raise Refused("damaged", f"receipts.bin: {error}") from None
 
 
-def settings_of(files: Dict[str, bytes], wanted: str) -> Tuple[Model, List[Setting], int]:
-    """The model, the settings and the number of tokens of a text."""
+def settings_of(files: Dict[str, bytes], wanted: str, report: Report) -> Tuple[Model, List[Setting], int]:
+    """The model, the settings with the texts that the machine has drawn, and the number of tokens of a text."""
+    each = texts_of_each(report.machine)
     given, digest = json_of(files, "settings.json"), hashlib.sha256(files["settings.json"]).hexdigest()
     try:
         described = given["model"]
@@ -208,10 +218,13 @@ def settings_of(files: Dict[str, bytes], wanted: str) -> Tuple[Model, List[Setti
         if digest != wanted:
             raise Refused("other settings", f"settings.json has the SHA-256 {digest}, this program knows {wanted}")
         for setting in given["settings"]:
-            listed.append(Setting(first=first, **setting))
+            listed.append(Setting(first=first, **{**setting, "texts": min(setting["texts"], each)}))
             first += setting["texts"]
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise Refused("other settings", f"settings.json: {error}") from None
+    missing = first - sum(setting.texts for setting in listed)
+    if missing:
+        report.unchecked(f"{missing} of {first} texts, which the archive does not have")
     return model, listed, given["tokens"]
 
 

@@ -141,8 +141,8 @@ def stated(parameters: Dict[str, Any]) -> Dict[str, Any]:
 
 def check_receipts(files: Dict[str, bytes], records: bytes, report: Any, keys: List[bytes], listed: List[Setting],
                    texts: Dict[int, SaidText], length: int) -> None:
-    count = sum(setting.texts for setting in listed)
-    if files["seeds.txt"].decode("utf-8", "replace").splitlines() != [seed_line(text) for text in range(count)]:
+    numbers = [setting.first + at for setting in listed for at in range(setting.texts)]
+    if files["seeds.txt"].decode("utf-8", "replace").splitlines() != list(map(seed_line, numbers)):
         report.problem("wrong_seed", "seeds.txt does not have the seeds and salts of the texts")
     named = report.machine.get("public_key")
     try:
