@@ -180,8 +180,8 @@ try_proof() {
   # shellcheck disable=SC2016 # the inner shell expands it
   unshare --mount sh -ec '
     mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" && mount -t proc proc "$1/proc"
-    mount --bind "$3" "$1/mnt"
-    for argument in --prove=/mnt/own.tar.gz "--compare /mnt/cpu-scalar.tar.gz /mnt/own.tar.gz"; do
+    mount --bind "$3" "$1/srv"
+    for argument in --prove=/srv/own.tar.gz "--compare /srv/cpu-scalar.tar.gz /srv/own.tar.gz"; do
       chroot --userspec="$2" "$1" /usr/local/bin/sortition_self_test $argument
     done' sh "$root" "$(inspected '{{.OCIv1.Config.User}}')" "$work/proof" ||
     fail "the archive is not the published one"

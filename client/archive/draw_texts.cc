@@ -44,7 +44,8 @@ absl::Status TakeResult(const client::RowResult& result, bool has_answers, TextA
   return is_whole ? absl::OkStatus() : absl::InternalError("an answer lacks what was asked for");
 }
 
-// Steps the unfinished texts with rows of one type. `tokens` and `answers` are of the drawn texts. Returns false if there is none.
+// Steps the unfinished texts with rows of one type. `tokens` and `answers` are of the drawn texts. Returns false if
+// there is none.
 absl::StatusOr<bool> StepAll(const Settings& settings, v1::DType dtype, Drawer* drawer,
                              std::vector<std::vector<uint32_t>>* tokens, std::vector<TextAnswers>* answers) {
   std::vector<uint32_t> texts;

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Makes archives of this machine in every way that it can, and compares them.
 
-`prove.py BUILD FOLDER [--by=NAME] [--only=WAY,...] [--texts=N]` takes the programs of BUILD/bin. Each way that cannot be made here
-is named with the reason. The exit status is 0 if all archives are equal, 1 if a bit differs, 2 if none was made.
+`prove.py BUILD FOLDER [--by=NAME] [--only=WAY,...] [--texts=N]` takes the programs of BUILD/bin. Each way that cannot
+be made here is named with the reason. The exit status is 0 if all archives are equal, 1 if a bit differs, 2 if none
+was made.
 """
 
 import argparse

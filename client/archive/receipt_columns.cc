@@ -85,7 +85,8 @@ absl::StatusOr<std::string> PackReceipts(std::string_view records) {
   while (!records.empty()) {
     const size_t header = service::kRecordHeaderBytes;
     if (records.size() < header || records.size() - header < ReadAt<uint32_t>(records, 1)) {
-      return absl::InvalidArgumentError(absl::StrCat("receipts end within the record at byte ", bytes - records.size()));
+      return absl::InvalidArgumentError(
+          absl::StrCat("receipts end within the record at byte ", bytes - records.size()));
     }
     const std::string_view record = records.substr(0, header + ReadAt<uint32_t>(records, 1));
     records.remove_prefix(record.size());

@@ -49,7 +49,8 @@ class ProgramTest(unittest.TestCase):
             self.assertIn(why, refused.stderr)
         # It names itself, and then answers nothing, or something else.
         name = r"pipe:printf '\012\0\0\0law 1, one'"
-        for command, why in ((name, "has ended"), (f"{name}; head -c 4 >/dev/null; printf '\\0\\0\\0\\0'; cat", "form")):
+        empty = r"head -c 4 >/dev/null; printf '\0\0\0\0'; cat"
+        for command, why in ((name, "has ended"), (f"{name}; {empty}", "form")):
             failed = run("--against=local:reference", f"--device={command}", "--rows=1")
             self.assertEqual(failed.returncode, 2, command)
             self.assertIn(why, failed.stderr)

@@ -1,4 +1,4 @@
-// A row is sent when the one before it was answered: the program computes all the time, whoever waits.
+// A row is sent when the one before it was answered. The program computes all the time, so that no time is lost.
 #include "tests/conformance/piped_device.h"
 
 #include <sys/socket.h>

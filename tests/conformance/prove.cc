@@ -87,21 +87,21 @@ absl::StatusOr<Files> Draw(archive::Drawer* drawer, Side side, devices::Device* 
     absl::StrAppend(&seeds, *settings.OptionsOf(text).seed, " ", absl::BytesToHexString(archive::SaltOf(text)), "\n");
   }
   Files files;
-  std::vector<std::pair<std::string, std::string>> machine =
-      {{"format", std::string(archive::kFormat)},
-       {"law_version", absl::StrCat(law::kLawVersion)},
-       {"made", absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::Now(), absl::UTCTimeZone())},
-       {"by", absl::GetFlag(FLAGS_made_by)},
-       {"release", SORTITION_VERSION},
-       {"build", absl::StrCat("compiler ", __VERSION__)},
-       {"processor", bench::MachineName()},
-       {"system", SystemName()},
-       {"device", receipts.rows_by_cpu == 0
-                      ? side.device
-                      : absl::StrCat(side.device, ", and the CPU for ", receipts.rows_by_cpu, " rows that it lacks")},
-       {"hardware", side.hardware},
-       {"transport", side.transport},
-       {"public_key", absl::BytesToHexString(receipts.public_key)}};
+  std::vector<std::pair<std::string, std::string>> machine = {
+      {"format", std::string(archive::kFormat)},
+      {"law_version", absl::StrCat(law::kLawVersion)},
+      {"made", absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::Now(), absl::UTCTimeZone())},
+      {"by", absl::GetFlag(FLAGS_made_by)},
+      {"release", SORTITION_VERSION},
+      {"build", absl::StrCat("compiler ", __VERSION__)},
+      {"processor", bench::MachineName()},
+      {"system", SystemName()},
+      {"device", receipts.rows_by_cpu == 0
+                     ? side.device
+                     : absl::StrCat(side.device, ", and the CPU for ", receipts.rows_by_cpu, " rows that it lacks")},
+      {"hardware", side.hardware},
+      {"transport", side.transport},
+      {"public_key", absl::BytesToHexString(receipts.public_key)}};
   if (each != archive::kAllTexts) machine.emplace_back("texts", absl::StrCat(each));
   files["machine.json"] = archive::JsonObject(machine);
   files["settings.json"] = settings.json();
@@ -140,8 +140,8 @@ absl::StatusOr<Files> Prove() {
   }
   const auto device = StartDevice(absl::GetFlag(FLAGS_device));
   if (!device.ok()) return device.status();
-  return Draw(archive::OnDevice(device->get()).get(),
-              {absl::GetFlag(FLAGS_device), (*device)->description().hardware}, device->get(), nullptr);
+  return Draw(archive::OnDevice(device->get()).get(), {absl::GetFlag(FLAGS_device), (*device)->description().hardware},
+              device->get(), nullptr);
 }
 
 int ProveTo(const std::string& path) {

@@ -20,7 +20,8 @@ if grep --quiet 'define HWY_NEON_WITHOUT_AES' /usr/include/hwy/detect_targets.h;
 readonly flags=(-std=c++20 -O1 -ffp-contract=off -fno-tree-vectorize -Wall -Wextra -I. "-I$build/include"
   -DHWY_COMPILE_ALL_ATTAINABLE -DHWY_BROKEN_EMU128=0 "-DHWY_DISABLED_TARGETS=(~($neon|HWY_EMU128))")
 
-sources=(tests/neon/{check,answers,highway}.cc kernels/cpu/*.cc kernels/cpu/*/*.cc kernels/law/*.cc kernels/law/golden/*.cc)
+sources=(tests/neon/{check,answers,highway}.cc kernels/cpu/*.cc kernels/cpu/*/*.cc kernels/law/*.cc
+  kernels/law/golden/*.cc)
 objects=()
 running=0
 for source in "${sources[@]}"; do

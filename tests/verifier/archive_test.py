@@ -9,6 +9,7 @@ import io
 import json
 import os
 import pathlib
+import re
 import struct
 import subprocess
 import sys
@@ -26,6 +27,17 @@ SOURCE = pathlib.Path(os.environ["TEST_SOURCE_DIR"])
 TEXTS, TOKENS = 2, 40
 OTHER_KEY = bytes([2]) * 32
 PLAIN = ("texts.bin", "receipts.bin", "signature.bin", "seeds.txt")  # files that are no JSON
+
+
+def first_texts(files, each):
+    """texts.bin of an archive that has the first texts of each setting alone."""
+    given, at, found, count = json.loads(files["settings.json"]), 48, b"", 0
+    for setting in given["settings"]:
+        size = 32 + 4 * given["tokens"] * (13 if "raw_logprobs" in setting["parameters"] else 3)
+        drawn = min(each, setting["texts"])
+        found += files["texts.bin"][at:at + drawn * size]
+        at, count = at + setting["texts"] * size, count + drawn
+    return files["texts.bin"][:8] + struct.pack("<I", count) + files["texts.bin"][12:48] + found
 
 
 class ArchiveTest(unittest.TestCase):
@@ -118,6 +130,30 @@ class ArchiveTest(unittest.TestCase):
         for path in published:
             report = archive.check(str(path))
             self.assertEqual(report.status(), 0, report.text())
+
+    def test_published_machines_have_drawn_the_published_texts(self):
+        """The matrix of docs/proof.md, against the hashes beside the whole archive."""
+        folder = SOURCE / "docs/proof"
+        page = (SOURCE / "docs/proof.md").read_text(encoding="utf-8")
+        rows = {}
+        for line in re.findall(r"^\| \[.*\|$", page, re.MULTILINE):
+            name, *_, drawn, said = line.strip("| ").split(" | ")
+            rows[re.fullmatch(r"\[([\w-]+)\]\(proof/\1\.json\)", name)[1]] = drawn, said
+        self.assertEqual(set(rows), {path.stem for path in folder.glob("*.json")})
+        (path,) = folder.glob("*.tar.gz")
+        whole = archive.unpacked(str(path))
+        for name, (drawn, said) in rows.items():
+            entry = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+            machine, hashes = entry["machine"], {file: of["sha256"] for file, of in entry["proof"]["files"].items()}
+            self.assertEqual(hashes["machine.json"], hashlib.sha256(
+                (json.dumps(machine, indent=2) + "\n").encode()).hexdigest(), name)
+            self.assertEqual(hashes["settings.json"], archive.SETTINGS, name)
+            self.assertEqual(entry["vectors"]["golden_outputs.json"]["different"], [], name)
+            each = int(machine.get("texts", 64))
+            self.assertEqual(hashes["texts.bin"], hashlib.sha256(first_texts(whole, each)).hexdigest(), name)
+            self.assertEqual(drawn, "equal" if "texts" not in machine else f"{each * 13} of 256", name)
+            equal = hashes["receipts.bin"] == hashlib.sha256(whole["receipts.bin"]).hexdigest()
+            self.assertEqual(said, "equal" if equal else "own" if machine["transport"] != "none" else "some", name)
 
     # --- one bit
 
@@ -308,18 +344,12 @@ class ArchiveTest(unittest.TestCase):
 
     def test_an_archive_of_some_texts_is_not_called_whole(self):
         """Those of each setting's first texts, that the machine says it has drawn."""
-        first, texts_of, seeds = 48, b"", self.files["seeds.txt"].splitlines(keepends=True)
-        for setting in self.listed:
-            size = 32 + 4 * (13 if "raw_logprobs" in setting["parameters"] else 3) * TOKENS
-            texts_of += self.files["texts.bin"][first:first + size]
-            first += TEXTS * size
-        count = len(self.listed)
+        seeds, count = self.files["seeds.txt"].splitlines(keepends=True), len(self.listed)
         split = [records.record_bytes(kind, body)
                  for kind, body in records.records(io.BytesIO(archive.records_of(self.files)))]
         chain = TOKENS + 1
         some = [one for at in range(count - 1) for one in split[chain * TEXTS * at:chain * (TEXTS * at + 1)]]
-        files = {**self.files, "texts.bin": self.files["texts.bin"][:8] + struct.pack("<I", count)
-                 + self.files["texts.bin"][12:48] + texts_of, "seeds.txt": b"".join(seeds[::TEXTS]),
+        files = {**self.files, "texts.bin": first_texts(self.files, 1), "seeds.txt": b"".join(seeds[::TEXTS]),
                  "receipts.bin": maker.columns(some), "signature.bin": b"", "machine.json": json.dumps(
                      {**json.loads(self.files["machine.json"]), "texts": "1"}).encode()}
         report = self.check(maker.manifested(files))

@@ -191,7 +191,7 @@ def opened(files: Dict[str, bytes], settings: str, report: Report) -> Tuple[Mode
 
 
 def texts_of_each(machine: Dict[str, Any]) -> int:
-    """How many texts of each setting the archive has at most."""
+    """The number of texts of each setting that the archive has at most."""
     said = machine.get("texts", str(MOST_BYTES))
     if not isinstance(said, str) or not re.fullmatch("[1-9][0-9]{0,8}", said):
         raise Refused("damaged", f"machine.json: {said!r:.80} is no number of texts")

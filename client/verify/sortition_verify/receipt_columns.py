@@ -10,12 +10,12 @@ MAGIC = b"sortcol1"
 LONGS = ("step_id", "history_hash")
 WORDS = ("position", "offset", "flags", "method", "draw_salt", "temperature", "token", "logprob", "kept_count", "phase")
 IN_COLUMNS, WHOLE = 0, 1
-# A body between index and kept tokens: what columns have, but for the phase, which stands at its end.
+# A body between index and kept tokens. Its phase stands at its end.
 BODY = np.dtype([(name, "<u8") for name in LONGS] + [(name, "<u4") for name in WORDS[:-1]])
 
 
 class Taken:
-    """What is left of a file. Raises ValueError where it ends early."""
+    """A file that is read from its beginning. Raises ValueError where it ends early."""
 
     def __init__(self, data: bytes) -> None:
         self.data, self.at = data, 0
@@ -54,7 +54,7 @@ def unpacked(data: bytes) -> bytes:
     ends = np.cumsum(np.where(flags & LISTED, fixed["kept_count"], 0), dtype=np.int64)
     masks = taken.bytes(32 * int(np.count_nonzero(masked)))
     pairs = np.stack([taken.column(int(ends[-1]) if count else 0, "<u4") for _ in ("ids", "bits")], axis=1)
-    # What stands behind a body's fixed part, by its ends.
+    # Behind the fixed part of a body stand these, of each receipt up to its end.
     tails = [pairs.tobytes(), masks, phases[phased].tobytes()]
     tail_ends = [8 * ends, 32 * np.cumsum(masked), 4 * np.cumsum(phased)]
     receipts = bodies(fixed.tobytes(), tails, [[0, *ends.tolist()] for ends in tail_ends])
