@@ -48,8 +48,8 @@ class Maker:
     def start(self, way: str, flags: List[str],
               environment: Optional[Dict[str, str]] = None) -> "subprocess.Popen[str]":
         return subprocess.Popen([str(self.program), f"--prove={self.path(way)}", *self.flags, *flags],
-                                env={**os.environ, **(environment or {})}, stdout=subprocess.DEVNULL,
-                                stderr=subprocess.PIPE, text=True)
+                                cwd=self.build.parent, env={**os.environ, **(environment or {})},
+                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
     def end(self, process: "subprocess.Popen[str]") -> None:
         _, said = process.communicate(timeout=LONGEST)
@@ -71,10 +71,9 @@ class Maker:
         self.on_device(way, "cuda0", {"LD_LIBRARY_PATH": str(self.build / folder)})
 
     def on_emulated_neon(self, way: str) -> None:
-        answers = self.build.parent / "neon/answers"
-        if not answers.exists() or not shutil.which("qemu-aarch64"):
+        if not (self.build.parent / "neon/answers").exists() or not shutil.which("qemu-aarch64"):
             raise Unable("./dev neon makes the program for it")
-        self.on_device(way, f"pipe:qemu-aarch64 {answers} neon")
+        self.on_device(way, "pipe:qemu-aarch64 neon/answers neon")
 
     @contextlib.contextmanager
     def servers(self, count: int, rings: bool = False) -> Iterator[List["Server"]]:
