@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds the image without a Docker engine and tests it: size, user, labels, bill of materials, and a real sampling
-# stream from a container whose root is read-only. Needs root, because containers are made of mounts.
+# stream and an archive from containers whose root is read-only. Needs root, because containers are made of mounts.
 #
 #   image.sh DEMO [--driver-packages "NAMES"] [--cuda FOLDER] [--traces] [--snapshot TIME]
 #       [--output TRANSPORT:DESTINATION]
@@ -171,6 +171,22 @@ try_stream() {
   stop_container
 }
 
+# Makes an archive in a container, and compares it with the published one.
+try_proof() {
+  local root=$1
+  say "trial: an archive of what the container's processor answers"
+  mkdir -m 777 "$work/proof"
+  cp docs/proof/cpu-scalar.tar.gz "$work/proof"
+  # shellcheck disable=SC2016 # the inner shell expands it
+  unshare --mount sh -ec '
+    mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" && mount -t proc proc "$1/proc"
+    mount --bind "$3" "$1/srv"
+    for argument in --prove=/srv/own.tar.gz "--compare /srv/cpu-scalar.tar.gz /srv/own.tar.gz"; do
+      chroot --userspec="$2" "$1" /usr/local/bin/sortition_self_test $argument
+    done' sh "$root" "$(inspected '{{.OCIv1.Config.User}}')" "$work/proof" ||
+    fail "the archive is not the published one"
+}
+
 buildah inspect --type image "$base" >/dev/null 2>&1 || make_base
 if [[ -n $cuda ]]; then make_cuda; fi
 build_image
@@ -178,6 +194,7 @@ container=$(buildah from --pull-never "$image")
 root=$(buildah mount "$container")
 check_contents "$root"
 try_stream "$root"
+try_proof "$root"
 check_cuda "$root"
 if [[ -n $output ]]; then buildah push "$image" "$output"; fi
 say "$image is good"

@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "client/archive/settings.h"
@@ -115,6 +116,11 @@ absl::Status CheckSettings(const Files& files) {
   if (TextOf(machine, "law_version") != absl::StrCat(law::kLawVersion)) {
     return Problem("other law", absl::StrCat("machine.json is of version ", TextOf(machine, "law_version")));
   }
+  uint32_t each;
+  const std::string texts = TextOf(machine, "texts");
+  if (!texts.empty() && (!absl::SimpleAtoi(texts, &each) || each == 0 || absl::StrCat(each) != texts)) {
+    return Problem("damaged", "texts of machine.json is no number of texts");
+  }
   const std::string& json = files.at("settings.json");
   if (json == Settings::Own().json()) return absl::OkStatus();
   const auto parsed = Settings::Parse(json);
@@ -164,6 +170,13 @@ absl::StatusOr<Files> OpenArchive(std::string_view archive) {
     if (absl::Status status = check(files); !status.ok()) return status;
   }
   return files;
+}
+
+uint32_t TextsOfEach(const Files& files) {
+  Struct machine;
+  uint32_t each;
+  const bool is_json = google::protobuf::util::JsonStringToMessage(files.at("machine.json"), &machine).ok();
+  return is_json && absl::SimpleAtoi(TextOf(machine, "texts"), &each) ? each : kAllTexts;
 }
 
 absl::StatusOr<Files> ReadArchive(const std::string& path) {

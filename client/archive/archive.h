@@ -27,7 +27,13 @@ absl::StatusOr<Files> OpenArchive(std::string_view archive);
 // Reads a file. The error names it.
 absl::StatusOr<Files> ReadArchive(const std::string& path);
 
-// Compares the texts of two archives. Returns lines about those that differ; none if they are equal.
-absl::StatusOr<std::vector<std::string>> CompareTexts(const Files& one, const Files& other);
+// Returns how many texts of each setting an opened archive has at most; kAllTexts if it has all.
+uint32_t TextsOfEach(const Files& files);
+
+struct Comparison {
+  uint32_t texts = 0;              // that both archives have
+  std::vector<std::string> lines;  // about those that differ
+};
+absl::StatusOr<Comparison> CompareTexts(const Files& one, const Files& other);
 
 }  // namespace sortition::archive

@@ -1,5 +1,7 @@
 // Compares texts word by word, and names the first bit that differs.
 #include <bit>
+#include <map>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -39,17 +41,24 @@ std::string CompareText(const Settings& settings, uint32_t number, const TextAns
 
 }  // namespace
 
-absl::StatusOr<std::vector<std::string>> CompareTexts(const Files& one, const Files& other) {
-  const Settings& settings = Settings::Own();
-  const auto ours = DecodeTexts(settings, one.at("texts.bin")), theirs = DecodeTexts(settings, other.at("texts.bin"));
-  if (!ours.ok()) return ours.status();
-  if (!theirs.ok()) return theirs.status();
-  std::vector<std::string> lines;
-  for (uint32_t text = 0; text < settings.texts(); ++text) {
-    std::string line = CompareText(settings, text, (*ours)[text], (*theirs)[text]);
-    if (!line.empty()) lines.push_back(std::move(line));
+absl::StatusOr<Comparison> CompareTexts(const Files& one, const Files& other) {
+  std::map<uint32_t, TextAnswers> texts[2];  // by number
+  for (size_t side = 0; side < 2; ++side) {
+    const Files& files = side == 0 ? one : other;
+    const Settings settings = Settings::Own().First(TextsOfEach(files));
+    auto decoded = DecodeTexts(settings, files.at("texts.bin"));
+    if (!decoded.ok()) return decoded.status();
+    for (size_t i = 0; i < decoded->size(); ++i) texts[side][settings.drawn()[i]] = std::move((*decoded)[i]);
   }
-  return lines;
+  Comparison comparison;
+  for (const auto& [text, answers] : texts[0]) {
+    const auto found = texts[1].find(text);
+    if (found == texts[1].end()) continue;
+    ++comparison.texts;
+    std::string line = CompareText(Settings::Own(), text, answers, found->second);
+    if (!line.empty()) comparison.lines.push_back(std::move(line));
+  }
+  return comparison;
 }
 
 }  // namespace sortition::archive

@@ -25,77 +25,52 @@ namespace {
 
 using client::LocalText;
 
-// The chain of receipts of one text.
-class TextReceipts {
- public:
-  TextReceipts(uint32_t text, const LocalText& sequence, const client::SequenceOptions& options) {
-    service::ReceiptOpening opening;
-    opening.law_version = law::kLawVersion;
-    opening.vocabulary = opening.live_vocabulary = sequence.vocabulary_size();
-    opening.has_watermark = options.parameters.has_watermark();
-    const std::string nonce = NonceOf(text), salt = SaltOf(text);
-    std::copy(nonce.begin(), nonce.end(), opening.nonce.begin());
-    service::ReceiptSalt salt_bytes;
-    std::copy(salt.begin(), salt.end(), salt_bytes.begin());
-    opening.commitment = service::CommitmentOf(sequence.seed(), salt_bytes);
-    opening.request_id = options.request_id;
-    opening.parameters = service::ReceiptWords(options.parameters);
-    const std::string body = EncodeBody(opening);
-    AppendRecord(service::ReceiptRecord::kOpening, body, &records_);
-    head_.hash = service::HashBytes(body);
-    head_.chain = service::ChainIdOf(head_.hash);
-    head_.has_ended = true;
-  }
-
-  void Add(std::vector<service::Receipt> receipts) {
-    ++steps_;
-    for (service::Receipt& receipt : receipts) {
-      receipt.step_id = steps_;
-      receipt.chain = head_.chain;
-      receipt.index = head_.receipts++;
-      receipt.previous = head_.hash;
-      head_.hash = service::HashBytes(AppendRecord(receipt, &records_));
-    }
-  }
-
-  const std::string& records() const { return records_; }
-  const service::ReceiptHead& head() const { return head_; }
-
- private:
-  std::string records_;
-  service::ReceiptHead head_;
-  uint64_t steps_ = 0;
-};
+// Returns the opening of a text's chain.
+service::ReceiptOpening OpeningOf(uint32_t text, const LocalText& sequence, const client::SequenceOptions& options) {
+  service::ReceiptOpening opening;
+  opening.law_version = law::kLawVersion;
+  opening.vocabulary = opening.live_vocabulary = sequence.vocabulary_size();
+  opening.has_watermark = options.parameters.has_watermark();
+  const std::string nonce = NonceOf(text), salt = SaltOf(text);
+  std::copy(nonce.begin(), nonce.end(), opening.nonce.begin());
+  service::ReceiptSalt salt_bytes;
+  std::copy(salt.begin(), salt.end(), salt_bytes.begin());
+  opening.commitment = service::CommitmentOf(sequence.seed(), salt_bytes);
+  opening.request_id = options.request_id;
+  opening.parameters = service::ReceiptWords(options.parameters);
+  return opening;
+}
 
 struct Text {
   std::unique_ptr<LocalText> sequence;
-  std::optional<TextReceipts> receipts;
+  uint64_t steps = 0;
+  std::optional<service::ReceiptHead> head;  // of its chain, if it has one
+  std::string records;
 };
 
 class DeviceDrawer final : public Drawer {
  public:
   explicit DeviceDrawer(devices::Device* device) : device_(*device) {}
 
-  absl::Status Open(const Settings& settings) {
-    for (uint32_t text = 0; text < settings.texts(); ++text) {
-      client::SequenceOptions options = settings.OptionsOf(text);
-      if (settings.Of(text).has_receipts()) options.receipts = std::make_shared<client::ReceiptLog>();
-      const auto prompt = static_cast<uint32_t>(options.prompt.size());
-      auto opened = LocalText::OpenAt(options, options.seed, {options.prompt, prompt, prompt});
-      if (const auto* error = std::get_if<client::RowError>(&opened)) return client::ToStatus(*error);
-      Text& made = texts_.emplace_back();
-      made.sequence = std::get<std::unique_ptr<LocalText>>(std::move(opened));
-      if (options.receipts != nullptr) made.receipts.emplace(text, *made.sequence, options);
-    }
+  absl::Status Open(const Settings& settings, uint32_t number) override {
+    client::SequenceOptions options = settings.OptionsOf(number);
+    const bool has_receipts = settings.Of(number).has_receipts();
+    if (has_receipts) options.receipts = std::make_shared<client::ReceiptLog>();
+    const auto prompt = static_cast<uint32_t>(options.prompt.size());
+    auto opened = LocalText::OpenAt(options, options.seed, {options.prompt, prompt, prompt});
+    if (const auto* error = std::get_if<client::RowError>(&opened)) return client::ToStatus(*error);
+    Text& text = texts_.emplace_back();
+    text.sequence = std::get<std::unique_ptr<LocalText>>(std::move(opened));
+    if (has_receipts) text.head = BeginChain(OpeningOf(number, *text.sequence, options), &text.records);
     return absl::OkStatus();
   }
 
-  absl::StatusOr<std::vector<client::RowResult>> Step(v1::DType dtype, std::span<const uint32_t> texts,
+  absl::StatusOr<std::vector<client::RowResult>> Step(v1::DType dtype, std::span<const uint32_t> sequences,
                                                       std::span<const client::Row> rows) override {
-    std::vector<client::RowResult> results(texts.size());
+    std::vector<client::RowResult> results(sequences.size());
     std::vector<Begun> begun;
-    for (size_t i = 0; i < texts.size(); ++i) {
-      auto requests = texts_[texts[i]].sequence->Begin(dtype, rows[i]);
+    for (size_t i = 0; i < sequences.size(); ++i) {
+      auto requests = texts_[sequences[i]].sequence->Begin(dtype, rows[i]);
       if (auto* error = std::get_if<client::RowError>(&requests)) {
         results[i] = std::move(*error);
       } else {
@@ -103,18 +78,20 @@ class DeviceDrawer final : public Drawer {
       }
     }
     while (!begun.empty()) {
-      if (absl::Status status = Answer(texts, &begun); !status.ok()) return status;
+      if (absl::Status status = Answer(sequences, &begun); !status.ok()) return status;
       std::vector<Begun> unfinished;
       for (Begun& one : begun) {
         if (!one.requests.empty()) {
           unfinished.push_back(std::move(one));
           continue;
         }
-        Text& text = texts_[texts[one.index]];
+        Text& text = texts_[sequences[one.index]];
         results[one.index] = text.sequence->End();
-        if (text.receipts && !std::holds_alternative<client::RowError>(results[one.index])) {
-          text.receipts->Add(text.sequence->last_receipts());
-        }
+        if (!text.head || std::holds_alternative<client::RowError>(results[one.index])) continue;
+        std::vector<service::Receipt> receipts = text.sequence->last_receipts();
+        ++text.steps;
+        for (service::Receipt& receipt : receipts) receipt.step_id = text.steps;
+        ContinueChain(std::move(receipts), &*text.head, &text.records);
       }
       begun = std::move(unfinished);
     }
@@ -125,10 +102,11 @@ class DeviceDrawer final : public Drawer {
     Receipts receipts;
     service::ReceiptSignature signature;
     signature.time = static_cast<uint64_t>(absl::ToUnixMillis(absl::Now()));
-    for (const Text& text : texts_) {
-      if (!text.receipts) continue;
-      receipts.records += text.receipts->records();
-      signature.heads.push_back(text.receipts->head());
+    for (Text& text : texts_) {
+      if (!text.head) continue;
+      receipts.records += text.records;
+      text.head->has_ended = true;
+      signature.heads.push_back(*text.head);
     }
     // The key signs this archive alone.
     std::array<uint8_t, 32> secret;
@@ -153,7 +131,7 @@ class DeviceDrawer final : public Drawer {
 
   // Has the device answer all requests, and replaces them with the next ones. As a server's router does, it gives the
   // device no row that asks for a feature that it lacks.
-  absl::Status Answer(std::span<const uint32_t> texts, std::vector<Begun>* begun) {
+  absl::Status Answer(std::span<const uint32_t> sequences, std::vector<Begun>* begun) {
     std::vector<devices::DeviceRow> rows;
     std::vector<size_t> places;  // of these rows among all
     std::vector<kernels::RowOutput> outputs;
@@ -182,7 +160,7 @@ class DeviceDrawer final : public Drawer {
     std::span<kernels::RowOutput> left = outputs;
     for (Begun& one : *begun) {
       const size_t count = one.requests.size();
-      one.requests = texts_[texts[one.index]].sequence->Continue(left.first(count));
+      one.requests = texts_[sequences[one.index]].sequence->Continue(left.first(count));
       left = left.subspan(count);
     }
     return absl::OkStatus();
@@ -196,10 +174,6 @@ class DeviceDrawer final : public Drawer {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Drawer>> OnDevice(const Settings& settings, devices::Device* device) {
-  auto drawer = std::make_unique<DeviceDrawer>(device);
-  if (absl::Status status = drawer->Open(settings); !status.ok()) return status;
-  return drawer;
-}
+std::unique_ptr<Drawer> OnDevice(devices::Device* device) { return std::make_unique<DeviceDrawer>(device); }
 
 }  // namespace sortition::archive

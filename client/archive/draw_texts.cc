@@ -44,16 +44,18 @@ absl::Status TakeResult(const client::RowResult& result, bool has_answers, TextA
   return is_whole ? absl::OkStatus() : absl::InternalError("an answer lacks what was asked for");
 }
 
-// Steps the unfinished texts with rows of one type. Returns false if there is none.
+// Steps the unfinished texts with rows of one type. `tokens` and `answers` are of the drawn texts. Returns false if
+// there is none.
 absl::StatusOr<bool> StepAll(const Settings& settings, v1::DType dtype, Drawer* drawer,
                              std::vector<std::vector<uint32_t>>* tokens, std::vector<TextAnswers>* answers) {
   std::vector<uint32_t> texts;
   std::vector<std::unique_ptr<NextStep>> steps;
   std::vector<client::Row> rows;
-  for (uint32_t text = 0; text < settings.texts(); ++text) {
-    if (settings.Of(text).dtype != dtype || (*answers)[text].tokens.size() >= settings.tokens()) continue;
-    texts.push_back(text);
-    steps.push_back(std::make_unique<NextStep>(settings, text, (*tokens)[text]));
+  for (uint32_t i = 0; i < settings.drawn().size(); ++i) {
+    const uint32_t text = settings.drawn()[i];
+    if (settings.Of(text).dtype != dtype || (*answers)[i].tokens.size() >= settings.tokens()) continue;
+    texts.push_back(i);
+    steps.push_back(std::make_unique<NextStep>(settings, text, (*tokens)[i]));
     rows.push_back(steps.back()->row());
   }
   if (texts.empty()) return false;
@@ -62,8 +64,9 @@ absl::StatusOr<bool> StepAll(const Settings& settings, v1::DType dtype, Drawer* 
   for (size_t i = 0; i < texts.size(); ++i) {
     TextAnswers& to = (*answers)[texts[i]];
     const size_t before = to.tokens.size();
-    if (absl::Status status = TakeResult((*results)[i], settings.Of(texts[i]).has_answers(), &to); !status.ok()) {
-      return absl::Status(status.code(), absl::StrCat("text ", texts[i], ", token ", before, ": ", status.message()));
+    const uint32_t text = settings.drawn()[texts[i]];
+    if (absl::Status status = TakeResult((*results)[i], settings.Of(text).has_answers(), &to); !status.ok()) {
+      return absl::Status(status.code(), absl::StrCat("text ", text, ", token ", before, ": ", status.message()));
     }
     for (size_t at = before; at < to.tokens.size(); ++at) (*tokens)[texts[i]].push_back(to.tokens[at].token);
   }
@@ -72,13 +75,14 @@ absl::StatusOr<bool> StepAll(const Settings& settings, v1::DType dtype, Drawer* 
 
 }  // namespace
 
-absl::StatusOr<std::string> DrawTexts(const Settings& settings, Drawer* drawer,
-                                      absl::FunctionRef<absl::Status(uint32_t step)> after_step) {
+absl::StatusOr<Drawn> DrawTexts(const Settings& settings, Drawer* drawer,
+                                absl::FunctionRef<void(uint32_t step)> after_step) {
   std::vector<std::vector<uint32_t>> tokens;  // prompts and outputs
-  for (uint32_t text = 0; text < settings.texts(); ++text) {
+  for (const uint32_t text : settings.drawn()) {
+    if (absl::Status status = drawer->Open(settings, text); !status.ok()) return status;
     tokens.push_back(settings.model().Prompt(text, settings.Of(text).prompt));
   }
-  std::vector<TextAnswers> answers(settings.texts());
+  std::vector<TextAnswers> answers(tokens.size());
   for (uint32_t step = 0;; ++step) {
     bool has_more = false;
     for (const v1::DType dtype : {v1::DTYPE_F32, v1::DTYPE_BF16}) {
@@ -87,10 +91,12 @@ absl::StatusOr<std::string> DrawTexts(const Settings& settings, Drawer* drawer,
       has_more = has_more || *stepped;
     }
     if (!has_more) break;
-    if (absl::Status status = after_step(step); !status.ok()) return status;
+    after_step(step);
   }
-  for (uint32_t text = 0; text < settings.texts(); ++text) HashRows(settings, text, tokens[text], &answers[text]);
-  return EncodeTexts(settings, answers);
+  for (size_t i = 0; i < answers.size(); ++i) HashRows(settings, settings.drawn()[i], tokens[i], &answers[i]);
+  auto receipts = drawer->End();
+  if (!receipts.ok()) return receipts.status();
+  return Drawn{EncodeTexts(settings, answers), *std::move(receipts)};
 }
 
 }  // namespace sortition::archive

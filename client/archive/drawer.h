@@ -25,26 +25,32 @@ struct Receipts {
   uint64_t rows_by_cpu = 0;  // that asked for a feature that the device lacks
 };
 
-// Not thread-safe. Has a sequence for each text of the settings, which outlive it.
+// Not thread-safe.
 class Drawer {
  public:
   virtual ~Drawer() = default;
-  // Steps some texts, each at most once. `rows[i]` is the next row of `texts[i]`, all of one type. Blocks until all are
-  // answered.
-  virtual absl::StatusOr<std::vector<client::RowResult>> Step(v1::DType dtype, std::span<const uint32_t> texts,
+  // Opens the sequence of a text. Called for all texts before the first step. The settings outlive the drawer.
+  virtual absl::Status Open(const Settings& settings, uint32_t text) = 0;
+  // Steps some sequences, each at most once. They have numbers in the order of Open, from 0. `rows[i]` is the next row
+  // of `sequences[i]`, all of one type. Blocks until all are answered.
+  virtual absl::StatusOr<std::vector<client::RowResult>> Step(v1::DType dtype, std::span<const uint32_t> sequences,
                                                               std::span<const client::Row> rows) = 0;
   // Ends the texts. Called once, after the last step.
   virtual absl::StatusOr<Receipts> End() = 0;
 };
 
 // Makes sequences in this process whose rows the device samples. The device outlives the drawer.
-absl::StatusOr<std::unique_ptr<Drawer>> OnDevice(const Settings& settings, devices::Device* device);
+std::unique_ptr<Drawer> OnDevice(devices::Device* device);
 
-// Makes sequences of a service. The client outlives the drawer. The service makes receipts.
-absl::StatusOr<std::unique_ptr<Drawer>> ByService(const Settings& settings, client::Client* client);
+// Makes sequences of a client, which outlives the drawer. With `has_receipts` the service makes receipts.
+std::unique_ptr<Drawer> ByClient(client::Client* client, bool has_receipts);
 
-// Returns texts.bin. Calls `after_step` after each step of all texts; an error of it ends the work.
-absl::StatusOr<std::string> DrawTexts(const Settings& settings, Drawer* drawer,
-                                      absl::FunctionRef<absl::Status(uint32_t step)> after_step);
+struct Drawn {
+  std::string texts;  // texts.bin
+  Receipts receipts;
+};
+// Draws the texts that the settings have chosen. Calls `after_step` after each step of all texts.
+absl::StatusOr<Drawn> DrawTexts(const Settings& settings, Drawer* drawer,
+                                absl::FunctionRef<void(uint32_t step)> after_step);
 
 }  // namespace sortition::archive

@@ -40,7 +40,7 @@ class Model {
   uint32_t PlaceKey(uint32_t text, uint32_t position) const;
   uint32_t ContextKey(uint32_t context) const;
 
-  const uint32_t seed_;
+  uint32_t seed_;
 };
 
 }  // namespace sortition::archive

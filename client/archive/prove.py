@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Makes archives of this machine in every way that it can, and compares them.
 
-`prove.py BUILD FOLDER [--by=NAME] [--only=WAY,...]` takes the programs of BUILD/bin. Each way that cannot be made here
-is named with the reason. The exit status is 0 if all archives are equal, 1 if a bit differs, 2 if none was made.
+`prove.py BUILD FOLDER [--by=NAME] [--only=WAY,...] [--texts=N]` takes the programs of BUILD/bin. Each way that cannot
+be made here is named with the reason. The exit status is 0 if all archives are equal, 1 if a bit differs, 2 if none
+was made.
 """
 
 import argparse
@@ -10,6 +11,7 @@ import contextlib
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -33,21 +35,21 @@ class Unable(Exception):
 
 
 class Maker:
-    def __init__(self, build: pathlib.Path, folder: pathlib.Path, by: str) -> None:
+    def __init__(self, build: pathlib.Path, folder: pathlib.Path, flags: List[str]) -> None:
         self.program = build / "bin" / "sortition_self_test"
         self.server = build / "bin" / "sortitiond"
-        self.fake_cuda = build / "fake_cuda"
+        self.build = build
         self.folder = folder
-        self.by = by
+        self.flags = flags
 
     def path(self, way: str) -> pathlib.Path:
         return self.folder / f"{way}.tar.gz"
 
     def start(self, way: str, flags: List[str],
               environment: Optional[Dict[str, str]] = None) -> "subprocess.Popen[str]":
-        return subprocess.Popen([str(self.program), f"--prove={self.path(way)}", f"--made_by={self.by}", *flags],
-                                env={**os.environ, **(environment or {})}, stdout=subprocess.DEVNULL,
-                                stderr=subprocess.PIPE, text=True)
+        return subprocess.Popen([str(self.program), f"--prove={self.path(way)}", *self.flags, *flags],
+                                cwd=self.build.parent, env={**os.environ, **(environment or {})},
+                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
     def end(self, process: "subprocess.Popen[str]") -> None:
         _, said = process.communicate(timeout=LONGEST)
@@ -63,10 +65,15 @@ class Maker:
                 return self.on_device(way, "vulkan0", {"VK_ICD_FILENAMES": manifest, "VK_DRIVER_FILES": manifest})
         raise Unable("the driver is not installed")
 
-    def on_emulated_cuda(self, way: str) -> None:
-        if not self.fake_cuda.is_dir():
-            raise Unable("the emulator is not built")
-        self.on_device(way, "cuda0", {"LD_LIBRARY_PATH": str(self.fake_cuda)})
+    def on_cuda_driver(self, way: str, folder: str) -> None:
+        if not (self.build / folder).is_dir():
+            raise Unable(f"there is no {folder} in the build")
+        self.on_device(way, "cuda0", {"LD_LIBRARY_PATH": str(self.build / folder)})
+
+    def on_emulated_neon(self, way: str) -> None:
+        if not (self.build.parent / "neon/answers").exists() or not shutil.which("qemu-aarch64"):
+            raise Unable("./dev neon makes the program for it")
+        self.on_device(way, "pipe:qemu-aarch64 neon/answers neon")
 
     @contextlib.contextmanager
     def servers(self, count: int, rings: bool = False) -> Iterator[List["Server"]]:
@@ -122,7 +129,9 @@ class Maker:
             ways[f"vulkan-{driver}"] = self.on_vulkan
         ways["vulkan"] = lambda way: self.on_device(way, "vulkan0")
         ways["cuda"] = lambda way: self.on_device(way, "cuda0")
-        ways["cuda-emulated"] = self.on_emulated_cuda
+        ways["cpu-neon-emulated"] = self.on_emulated_neon
+        ways["cuda-emulated"] = lambda way: self.on_cuda_driver(way, "fake_cuda")
+        ways["cuda-interpreted"] = lambda way: self.on_cuda_driver(way, "ptx_cuda")
         ways["service-tcp"] = lambda way: self.by_service(way, "--transport=grpc", "--row_form=full")
         ways["service-ring"] = lambda way: self.by_service(way, "--transport=ring", rings=True)
         ways["service-compact"] = lambda way: self.by_service(way, "--transport=grpc", "--row_form=compact(64)")
@@ -180,9 +189,11 @@ def main() -> int:
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--by", default="", help="name of the maker")
     parser.add_argument("--only", default="", help="ways, with commas between them")
+    parser.add_argument("--texts", type=int, help="how many texts of each setting are drawn; all by default")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
-    maker = Maker(options.build.resolve(), options.folder.resolve(), options.by)
+    maker = Maker(options.build.resolve(), options.folder.resolve(),
+                  [f"--made_by={options.by}", *([f"--texts={options.texts}"] if options.texts else [])])
     ways = maker.ways()
     chosen = options.only.split(",") if options.only else list(ways)
     for way in chosen:

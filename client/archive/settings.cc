@@ -180,7 +180,18 @@ absl::StatusOr<Settings> Settings::Parse(std::string_view json) {
   }
   if (settings.texts() > kMostTexts) return Unknown("too many texts");
   if (absl::Status status = members.End(); !status.ok()) return status;
-  return settings;
+  return settings.First(kAllTexts);
+}
+
+Settings Settings::First(uint32_t each) const {
+  Settings some = *this;
+  some.drawn_.clear();
+  uint32_t first = 0;
+  for (const Setting& setting : list_) {
+    for (uint32_t i = 0; i < std::min(each, setting.texts); ++i) some.drawn_.push_back(first + i);
+    first += setting.texts;
+  }
+  return some;
 }
 
 const Settings& Settings::Own() {

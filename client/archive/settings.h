@@ -45,6 +45,8 @@ struct Setting {
   bool has_answers() const { return parameters.has_raw_logprobs(); }  // besides token and logprob
 };
 
+inline constexpr uint32_t kAllTexts = ~uint32_t{0};
+
 // Thread-safe: constant.
 class Settings {
  public:
@@ -58,6 +60,10 @@ class Settings {
   const std::vector<Setting>& list() const { return list_; }
   uint32_t tokens() const { return tokens_; }  // of a text
   uint32_t texts() const { return static_cast<uint32_t>(setting_of_.size()); }
+  // The numbers of the texts that are drawn: all, unless First has chosen some.
+  const std::vector<uint32_t>& drawn() const { return drawn_; }
+  // Returns these settings with the first texts of each drawn, at most `each`.
+  Settings First(uint32_t each) const;
   const Setting& Of(uint32_t text) const { return list_[setting_of_[text]]; }
 
   // Returns the options of a text's sequence, without receipts.
@@ -71,6 +77,7 @@ class Settings {
   uint32_t tokens_ = 0;
   std::vector<Setting> list_;
   std::vector<uint32_t> setting_of_;
+  std::vector<uint32_t> drawn_;
 };
 
 // Returns 16 bytes that hide a text's seed in its receipts.

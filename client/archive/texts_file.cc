@@ -30,7 +30,7 @@ uint32_t TakeWord(std::string_view* from) {
 
 std::string Start(const Settings& settings) {
   std::string file(kMagic);
-  Add(settings.texts(), &file);
+  Add(static_cast<uint32_t>(settings.drawn().size()), &file);
   Add(settings.tokens(), &file);
   const service::ReceiptHash hash = service::HashBytes(settings.json());
   return file.append(hash.begin(), hash.end());
@@ -75,16 +75,16 @@ absl::StatusOr<std::vector<TextAnswers>> DecodeTexts(const Settings& settings, s
   if (!file.starts_with(start)) return absl::InvalidArgumentError("damaged: texts.bin begins as one of other settings");
   file.remove_prefix(start.size());
   uint64_t bytes = 0;
-  for (const Setting& setting : settings.list()) {
-    bytes += setting.texts * (sizeof(service::ReceiptHash) + uint64_t{settings.tokens()} * WordsOf(setting) * 4);
+  for (const uint32_t text : settings.drawn()) {
+    bytes += sizeof(service::ReceiptHash) + uint64_t{settings.tokens()} * WordsOf(settings.Of(text)) * 4;
   }
   if (file.size() != bytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("damaged: texts.bin has ", file.size() + start.size(), " bytes, not ", bytes + start.size()));
   }
-  std::vector<TextAnswers> texts(settings.texts());
-  for (uint32_t number = 0; number < texts.size(); ++number) {
-    TextAnswers& text = texts[number];
+  std::vector<TextAnswers> texts;
+  for (const uint32_t number : settings.drawn()) {
+    TextAnswers& text = texts.emplace_back();
     std::memcpy(text.rows.data(), file.data(), text.rows.size());
     file.remove_prefix(text.rows.size());
     for (uint32_t i = 0; i < settings.tokens(); ++i) {

@@ -32,8 +32,9 @@ struct TextAnswers {
 // Sets the hashes of a text's rows. `tokens`: prompt and output.
 void HashRows(const Settings& settings, uint32_t text, std::span<const uint32_t> tokens, TextAnswers* answers);
 
+// `texts`: those of settings.drawn(), in this order.
 std::string EncodeTexts(const Settings& settings, const std::vector<TextAnswers>& texts);
-// Reads a file of these settings. The error says what is wrong.
+// Reads a file of these settings' drawn texts. The error says what is wrong.
 absl::StatusOr<std::vector<TextAnswers>> DecodeTexts(const Settings& settings, std::string_view file);
 
 // Returns the name of a token's word, as its place in the file: token, logprob, row, then the answers.

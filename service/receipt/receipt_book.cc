@@ -24,12 +24,7 @@ constexpr size_t kMostHeads = 65'536;  // of one signature
 }  // namespace
 
 ReceiptChain::ReceiptChain(ReceiptBook* book, const ReceiptOpening& opening, bool is_asked)
-    : book_(*book), is_asked_(is_asked) {
-  const std::string body = EncodeBody(opening);
-  AppendRecord(ReceiptRecord::kOpening, body, &opening_);
-  head_.hash = HashBytes(body);
-  head_.chain = ChainIdOf(head_.hash);
-}
+    : book_(*book), is_asked_(is_asked), head_(BeginChain(opening, &opening_)) {}
 
 std::string ReceiptChain::Add(std::vector<Receipt> receipts) {
   const auto count = static_cast<uint32_t>(receipts.size());
@@ -38,12 +33,7 @@ std::string ReceiptChain::Add(std::vector<Receipt> receipts) {
   {
     absl::MutexLock lock(&mutex_);
     const uint64_t signed_before = head_.receipts / kSignedReceipts;
-    for (Receipt& receipt : receipts) {
-      receipt.chain = head_.chain;
-      receipt.index = head_.receipts++;
-      receipt.previous = head_.hash;
-      head_.hash = HashBytes(AppendRecord(receipt, &records));
-    }
+    ContinueChain(std::move(receipts), &head_, &records);
     if (is_asked_ && (head_.has_ended || head_.receipts / kSignedReceipts > signed_before)) to_sign = head_;
     // Under the lock, so that the files have the chain's order.
     if (book_.writes()) {

@@ -320,6 +320,24 @@ ReceiptChainId ChainIdOf(const ReceiptHash& opening) {
   return id;
 }
 
+ReceiptHead BeginChain(const ReceiptOpening& opening, std::string* to) {
+  const std::string body = EncodeBody(opening);
+  AppendRecord(ReceiptRecord::kOpening, body, to);
+  ReceiptHead head;
+  head.hash = HashBytes(body);
+  head.chain = ChainIdOf(head.hash);
+  return head;
+}
+
+void ContinueChain(std::vector<Receipt> receipts, ReceiptHead* head, std::string* to) {
+  for (Receipt& receipt : receipts) {
+    receipt.chain = head->chain;
+    receipt.index = head->receipts++;
+    receipt.previous = head->hash;
+    head->hash = HashBytes(AppendRecord(receipt, to));
+  }
+}
+
 ReceiptHash MaskHashOf(std::span<const uint32_t> words, uint32_t live_vocabulary) {
   const size_t whole = live_vocabulary / 32, rest = live_vocabulary % 32;
   SORTITION_CHECK(words.size() >= whole + (rest != 0 ? 1 : 0));

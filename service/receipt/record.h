@@ -123,6 +123,11 @@ ReceiptHash HashBytes(std::string_view bytes);
 // Returns the id of the chain that an opening of this hash begins.
 ReceiptChainId ChainIdOf(const ReceiptHash& opening);
 
+// Appends the record of an opening. Returns the state of the chain that it begins.
+ReceiptHead BeginChain(const ReceiptOpening& opening, std::string* to);
+// Sets the chain, index and previous hash of receipts, appends their records, and advances the chain.
+void ContinueChain(std::vector<Receipt> receipts, ReceiptHead* head, std::string* to);
+
 // Returns the hash of a packed mask's bits below `live_vocabulary`: the same for each form of the mask. `words` has at
 // least ceil(live_vocabulary / 32) words, least significant bit first. Takes some 10 µs for 150,000 tokens.
 ReceiptHash MaskHashOf(std::span<const uint32_t> words, uint32_t live_vocabulary);

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "client/archive/drawer.h"
+#include "client/archive/receipt_columns.h"
 #include "client/archive/settings.h"
 #include "client/archive/tar.h"
 #include "client/archive/texts_file.h"
@@ -23,25 +24,21 @@ namespace {
 
 constexpr uint64_t kMost = uint64_t{64} << 20;
 
-absl::Status Go(uint32_t) { return absl::OkStatus(); }
+void Go(uint32_t) {}
 
 Files Draw(const std::string& target) {
   devices::CpuDevice device({.target = target});
-  auto drawer = OnDevice(Settings::Own(), &device);
-  EXPECT_TRUE(drawer.ok()) << drawer.status();
-  auto texts = DrawTexts(Settings::Own(), drawer->get(), &Go);
-  EXPECT_TRUE(texts.ok()) << texts.status();
-  auto receipts = (*drawer)->End();
-  EXPECT_TRUE(receipts.ok()) << receipts.status();
+  auto drawn = DrawTexts(Settings::Own(), OnDevice(&device).get(), &Go);
+  EXPECT_TRUE(drawn.ok()) << drawn.status();
   return {{"machine.json", JsonObject({{"law_version", "1"},
                                        {"device", target},
-                                       {"public_key", absl::BytesToHexString(receipts->public_key)}})},
+                                       {"public_key", absl::BytesToHexString(drawn->receipts.public_key)}})},
           {"settings.json", Settings::Own().json()},
           {"vectors.json", "{}"},
           {"seeds.txt", ""},
-          {"texts.bin", *std::move(texts)},
-          {"receipts.bin", std::move(receipts->records)},
-          {"signature.bin", std::move(receipts->signature)}};
+          {"texts.bin", std::move(drawn->texts)},
+          {"receipts.bin", *PackReceipts(drawn->receipts.records)},
+          {"signature.bin", std::move(drawn->receipts.signature)}};
 }
 
 // Made once: it takes seconds.
@@ -113,43 +110,21 @@ TEST(ArchiveTexts, AreEqualOnEveryTarget) {
   for (const std::string target : {"scalar", "sse4", "avx2", "avx512", "neon"}) {
     if (!devices::IsCpuTarget(target)) continue;
     const Files files = Draw(target);
-    const auto lines = CompareTexts(Best(), files);
-    ASSERT_TRUE(lines.ok()) << lines.status();
-    EXPECT_EQ(*lines, std::vector<std::string>()) << target;
+    const auto compared = CompareTexts(Best(), files);
+    ASSERT_TRUE(compared.ok()) << compared.status();
+    EXPECT_EQ(compared->lines, std::vector<std::string>()) << target;
+    EXPECT_EQ(compared->texts, 256u);
     EXPECT_EQ(files.at("receipts.bin"), Best().at("receipts.bin")) << target;
   }
 }
 
-// The client in process has its own code around the same rows, and makes no receipts.
-class ClientDrawer final : public Drawer {
- public:
-  explicit ClientDrawer(client::Client* client) : client_(*client) {
-    for (uint32_t text = 0; text < Settings::Own().texts(); ++text) {
-      auto opened = client_.Open(Settings::Own().OptionsOf(text));
-      EXPECT_TRUE(opened.ok()) << opened.status();
-      sequences_.push_back(*std::move(opened));
-    }
-  }
-  absl::StatusOr<std::vector<client::RowResult>> Step(v1::DType dtype, std::span<const uint32_t> texts,
-                                                      std::span<const client::Row> rows) override {
-    client::Batch batch{dtype, Model::kVocabulary, {rows.begin(), rows.end()}};
-    for (size_t i = 0; i < texts.size(); ++i) batch.rows[i].sequence = sequences_[texts[i]].get();
-    return client_.Step(batch);
-  }
-  absl::StatusOr<Receipts> End() override { return Receipts(); }
-
- private:
-  client::Client& client_;
-  std::vector<std::unique_ptr<client::Sequence>> sequences_;
-};
-
 TEST(ArchiveTexts, AreThoseOfAClientInProcess) {
   const auto client = client::Client::Connect({.in_process = client::InProcessEngine()});
   ASSERT_TRUE(client.ok()) << client.status();
-  ClientDrawer drawer(client->get());
-  const auto texts = DrawTexts(Settings::Own(), &drawer, &Go);
-  ASSERT_TRUE(texts.ok()) << texts.status();
-  EXPECT_EQ(*texts, Best().at("texts.bin"));
+  // It has its own code around the same rows, and makes no receipts.
+  const auto drawn = DrawTexts(Settings::Own(), ByClient(client->get(), false).get(), &Go);
+  ASSERT_TRUE(drawn.ok()) << drawn.status();
+  EXPECT_EQ(drawn->texts, Best().at("texts.bin"));
 }
 
 TEST(ArchiveTexts, MeetWhatTheirSettingsAreFor) {
@@ -164,11 +139,23 @@ TEST(ArchiveTexts, MeetWhatTheirSettingsAreFor) {
 
 TEST(Archive, IsReadAsItWasWritten) {
   const std::string archive = MakeArchive(Best());
-  EXPECT_LT(archive.size(), 6u << 20);
+  EXPECT_LT(archive.size(), 5'000'000u);
   auto opened = OpenArchive(archive);
   ASSERT_TRUE(opened.ok()) << opened.status();
   opened->erase("proof.json");
   EXPECT_EQ(*opened, Best());
+}
+
+TEST(ArchiveReceipts, ThatEndEarlyAreNamed) {
+  std::string records;
+  AppendRecord(service::ReceiptRecord::kSignature, "no signature", &records);
+  const size_t size = records.size();
+  AppendRecord(service::ReceiptRecord::kOpening, "no opening", &records);
+  for (const size_t end : {size + 1, size + 5, records.size() - 1}) {
+    EXPECT_EQ(PackReceipts(records.substr(0, end)).status().message(),
+              absl::StrCat("receipts end within the record at byte ", size));
+  }
+  EXPECT_TRUE(PackReceipts(records).ok());
 }
 
 TEST(Archive, AChangedBitIsNamed) {
@@ -178,13 +165,42 @@ TEST(Archive, AChangedBitIsNamed) {
   changed[17].tokens[5].logprob ^= 1u << 3;
   Files files = Best();
   files["texts.bin"] = EncodeTexts(Settings::Own(), changed);
-  const auto lines = CompareTexts(Best(), files);
-  ASSERT_TRUE(lines.ok());
-  ASSERT_EQ(lines->size(), 1u);
+  const auto compared = CompareTexts(Best(), files);
+  ASSERT_TRUE(compared.ok());
+  ASSERT_EQ(compared->lines.size(), 1u);
   EXPECT_TRUE(absl::StartsWith(
-      lines->front(),
+      compared->lines.front(),
       "text 17 (usual): 1 of 256 rows differ, first that of token 5 (position 21): bit 3 of the logprob: 0x"))
-      << lines->front();
+      << compared->lines.front();
+}
+
+TEST(Archive, OneOfSomeTextsIsComparedInThese) {
+  const Settings some = Settings::Own().First(2);
+  EXPECT_EQ(some.drawn().size(), 2 * some.list().size());
+  devices::CpuDevice device({.target = "scalar"});
+  const auto drawn = DrawTexts(some, OnDevice(&device).get(), &Go);
+  ASSERT_TRUE(drawn.ok()) << drawn.status();
+  Files files = Small();
+  files["machine.json"] = JsonObject({{"law_version", "1"}, {"texts", "2"}, {"public_key", ""}});
+  files["signature.bin"] = "";
+  files["texts.bin"] = drawn->texts;
+  const auto opened = OpenArchive(MakeArchive(files));
+  ASSERT_TRUE(opened.ok()) << opened.status();
+  for (const auto& [one, other] : {std::pair(*opened, Best()), std::pair(Best(), *opened)}) {
+    const auto compared = CompareTexts(one, other);
+    ASSERT_TRUE(compared.ok()) << compared.status();
+    EXPECT_EQ(compared->lines, std::vector<std::string>());
+    EXPECT_EQ(compared->texts, 26u);
+  }
+  files["texts.bin"].back() ^= 1;
+  const auto compared = CompareTexts(files, Best());
+  ASSERT_TRUE(compared.ok()) << compared.status();
+  ASSERT_EQ(compared->lines.size(), 1u);
+  EXPECT_TRUE(absl::StartsWith(compared->lines.front(), "text 241 (logprobs of bf16 rows)")) << compared->lines.front();
+  for (const std::string texts : {"0", "-1", "02", "x"}) {
+    files["machine.json"] = JsonObject({{"law_version", "1"}, {"texts", texts}, {"public_key", ""}});
+    EXPECT_EQ(Message(OpenArchive(MakeArchive(files))), "damaged: texts of machine.json is no number of texts");
+  }
 }
 
 TEST(Archive, ACutOneIsNamed) {

@@ -27,23 +27,14 @@ const Settings& ShortSettings() {
   return *settings;
 }
 
-struct Drawn {
-  std::string texts;
-  std::string receipts;
-  bool operator==(const Drawn&) const = default;
-};
-
-Drawn Draw(devices::Device* device) {
-  auto drawer = OnDevice(ShortSettings(), device);
-  EXPECT_TRUE(drawer.ok()) << drawer.status();
-  auto texts = DrawTexts(ShortSettings(), drawer->get(), [](uint32_t) { return absl::OkStatus(); });
-  EXPECT_TRUE(texts.ok()) << texts.status();
-  auto receipts = (*drawer)->End();
-  EXPECT_TRUE(receipts.ok()) << receipts.status();
-  return texts.ok() && receipts.ok() ? Drawn{*texts, receipts->records} : Drawn();
+// Returns texts and receipts.
+std::string Draw(devices::Device* device) {
+  const auto drawn = DrawTexts(ShortSettings(), OnDevice(device).get(), [](uint32_t) {});
+  EXPECT_TRUE(drawn.ok()) << drawn.status();
+  return drawn.ok() ? drawn->texts + drawn->receipts.records : std::string();
 }
 
-Drawn Expected() {
+std::string Expected() {
   devices::CpuDevice device({.target = "scalar"});
   return Draw(&device);
 }

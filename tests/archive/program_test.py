@@ -37,6 +37,33 @@ class ProgramTest(unittest.TestCase):
         self.assertIn("4 archives", said.getvalue())
         self.assertEqual(sorted(path.name for path in self.folder.glob("*.tar.gz"))[0], "cpu-scalar.tar.gz")
 
+    def test_a_program_is_a_device(self) -> None:
+        answers = "pipe:" + os.environ["TEST_PIPED_ANSWERS"]
+        compared = run("--against=local:reference", f"--device={answers} scalar", "--rows=4000")
+        self.assertEqual(compared.returncode, 0, compared.stderr)
+        self.assertIn(", 0 differ, 0 left out", compared.stdout)
+        for command, why in ((f"{answers} mmx", "has ended"), ("pipe:exit", "has ended"), ("pipe:yes", "has ended"),
+                             (r"pipe:printf '\005\0\0\0law 9'", 'is of "law 9"')):
+            refused = run("--against=local:reference", f"--device={command}", "--rows=1")
+            self.assertEqual(refused.returncode, 2, command)
+            self.assertIn(why, refused.stderr)
+        # It names itself, and then answers nothing, or something else.
+        name = r"pipe:printf '\012\0\0\0law 1, one'"
+        empty = r"head -c 4 >/dev/null; printf '\0\0\0\0'; cat"
+        for command, why in ((name, "has ended"), (f"{name}; {empty}", "form")):
+            failed = run("--against=local:reference", f"--device={command}", "--rows=1")
+            self.assertEqual(failed.returncode, 2, command)
+            self.assertIn(why, failed.stderr)
+
+    def test_some_texts_are_compared_with_all(self) -> None:
+        whole, some = (str(self.folder / name) for name in ("whole.tar.gz", "some.tar.gz"))
+        self.assertEqual(run(f"--prove={some}", "--device=cpu:scalar", "--texts=1").returncode, 0)
+        self.assertEqual(run(f"--prove={whole}", "--device=cpu").returncode, 0)
+        compared = run("--compare", whole, some)
+        self.assertEqual(compared.returncode, 0, compared.stderr)
+        self.assertIn("all 13 texts are equal, in every bit; 243 were not compared", compared.stdout)
+        self.assertEqual(run(f"--prove={some}", "--texts=0").returncode, 2)
+
     def test_compare_names_what_it_cannot_use(self) -> None:
         path = self.folder / "no.tar.gz"
         path.write_bytes(b"\x1f\x8b")
@@ -76,7 +103,7 @@ class ProgramTest(unittest.TestCase):
         self.assertIn("3 differ", again.stdout)
 
     def test_against_compares_with_a_service(self) -> None:
-        maker = prove.Maker(pathlib.Path(SELF_TEST).parent.parent, self.folder, "")
+        maker = prove.Maker(pathlib.Path(SELF_TEST).parent.parent, self.folder, [])
         with maker.servers(1) as (server,):
             answer = run(f"--against={server.address()}", "--rows=4000")
         self.assertEqual(answer.returncode, 0, answer.stderr)

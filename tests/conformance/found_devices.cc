@@ -13,6 +13,7 @@
 #include "devices/cuda/cuda_device.h"
 #include "devices/vulkan/vulkan_device.h"
 #include "kernels/law/reference.h"
+#include "tests/conformance/piped_device.h"
 
 namespace sortition {
 namespace {
@@ -98,6 +99,7 @@ class ReferenceDevice final : public Device {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Device>> StartDevice(const std::string& name) {
+  if (absl::StartsWith(name, "pipe:")) return StartPipedDevice(name.substr(5));
   if (name == "reference") return std::make_unique<ReferenceDevice>();
   if (absl::StartsWith(name, "cpu")) {
     devices::CpuDeviceOptions options;

@@ -25,8 +25,9 @@ struct FoundDevices {
 FoundDevices StartFoundDevices(const std::vector<std::string>& kinds,
                                const kernels::cuda::Images& images = kernels::cuda::CompiledImages());
 
-// Starts one device: "reference", "cpu", "cpu:TARGET" (kernels/cpu/target.h), or a name that StartFoundDevices gives,
-// such as "cuda0" and "vulkan1". The error says what there is. Blocks as StartFoundDevices.
+// Starts one device: "reference", "cpu", "cpu:TARGET" (kernels/cpu/target.h), "pipe:COMMAND"
+// (tests/conformance/piped_device.h), or a name that StartFoundDevices gives, such as "cuda0" and "vulkan1". The error
+// says what there is. Blocks as StartFoundDevices.
 absl::StatusOr<std::unique_ptr<devices::Device>> StartDevice(const std::string& name);
 
 }  // namespace sortition

@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "client/archive/archive.h"
 #include "client/archive/drawer.h"
+#include "client/archive/receipt_columns.h"
 #include "client/archive/settings.h"
 #include "client/archive/vectors.h"
 #include "client/bench/report.h"
@@ -30,6 +31,8 @@ ABSL_FLAG(std::vector<std::string>, endpoint, {}, "Addresses of a service that a
 ABSL_FLAG(std::string, transport, "auto", "How messages travel to --endpoint: auto, grpc or ring");
 ABSL_FLAG(std::string, row_form, "auto", "How rows travel to --endpoint: auto, full, compact or compact(COUNT)");
 ABSL_FLAG(std::string, made_by, "", "Name of the maker, for the archive");
+ABSL_FLAG(uint32_t, texts, sortition::archive::kAllTexts,
+          "How many texts of each setting --prove draws, for a slow device; all by default");
 ABSL_FLAG(bool, compare, false, "Compare the two archives that are the arguments");
 ABSL_FLAG(std::string, against, "",
           "Compare --device with another side over --rows rows: local:DEVICE, or the address of a service");
@@ -62,48 +65,51 @@ struct Side {
 };
 
 absl::StatusOr<Files> Draw(archive::Drawer* drawer, Side side, devices::Device* device, client::Client* client) {
-  const Settings& settings = Settings::Own();
-  auto texts = DrawTexts(settings, drawer, [](uint32_t step) {
+  const uint32_t each = absl::GetFlag(FLAGS_texts);
+  const Settings settings = Settings::Own().First(each);
+  auto drawn = DrawTexts(settings, drawer, [](uint32_t step) {
     if (step % 64 == 0) std::cerr << "step " << step << "\n";
-    return absl::OkStatus();
   });
-  if (!texts.ok()) return texts.status();
+  if (!drawn.ok()) return drawn.status();
+  const archive::Receipts& receipts = drawn->receipts;
   if (client != nullptr) {
     const client::TransportInUse in_use = client->transport_in_use();
     side.transport =
         absl::StrCat(in_use.kind == client::TransportKind::kRing ? "ring" : "grpc",
                      in_use.row_memory ? ", rows in shared memory" : "", ", rows ", absl::GetFlag(FLAGS_row_form));
   }
-  auto receipts = drawer->End();
-  if (!receipts.ok()) return receipts.status();
+  auto columns = archive::PackReceipts(receipts.records);
+  if (!columns.ok()) return columns.status();
   auto vectors = archive::AnswerVectors(device);
   if (!vectors.ok()) return vectors.status();
   std::string seeds;
-  for (uint32_t text = 0; text < settings.texts(); ++text) {
+  for (const uint32_t text : settings.drawn()) {
     absl::StrAppend(&seeds, *settings.OptionsOf(text).seed, " ", absl::BytesToHexString(archive::SaltOf(text)), "\n");
   }
   Files files;
-  files["machine.json"] = archive::JsonObject(
-      {{"format", std::string(archive::kFormat)},
-       {"law_version", absl::StrCat(law::kLawVersion)},
-       {"made", absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::Now(), absl::UTCTimeZone())},
-       {"by", absl::GetFlag(FLAGS_made_by)},
-       {"release", SORTITION_VERSION},
-       {"build", absl::StrCat("compiler ", __VERSION__)},
-       {"processor", bench::MachineName()},
-       {"system", SystemName()},
-       {"device", receipts->rows_by_cpu == 0
-                      ? side.device
-                      : absl::StrCat(side.device, ", and the CPU for ", receipts->rows_by_cpu, " rows that it lacks")},
-       {"hardware", side.hardware},
-       {"transport", side.transport},
-       {"public_key", absl::BytesToHexString(receipts->public_key)}});
+  std::vector<std::pair<std::string, std::string>> machine = {
+      {"format", std::string(archive::kFormat)},
+      {"law_version", absl::StrCat(law::kLawVersion)},
+      {"made", absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::Now(), absl::UTCTimeZone())},
+      {"by", absl::GetFlag(FLAGS_made_by)},
+      {"release", SORTITION_VERSION},
+      {"build", absl::StrCat("compiler ", __VERSION__)},
+      {"processor", bench::MachineName()},
+      {"system", SystemName()},
+      {"device", receipts.rows_by_cpu == 0
+                     ? side.device
+                     : absl::StrCat(side.device, ", and the CPU for ", receipts.rows_by_cpu, " rows that it lacks")},
+      {"hardware", side.hardware},
+      {"transport", side.transport},
+      {"public_key", absl::BytesToHexString(receipts.public_key)}};
+  if (each != archive::kAllTexts) machine.emplace_back("texts", absl::StrCat(each));
+  files["machine.json"] = archive::JsonObject(machine);
   files["settings.json"] = settings.json();
   files["vectors.json"] = *std::move(vectors);
-  files["texts.bin"] = *std::move(texts);
+  files["texts.bin"] = std::move(drawn->texts);
   files["seeds.txt"] = std::move(seeds);
-  files["receipts.bin"] = std::move(receipts->records);
-  files["signature.bin"] = std::move(receipts->signature);
+  files["receipts.bin"] = *std::move(columns);
+  files["signature.bin"] = receipts.signature;
   return files;
 }
 
@@ -130,15 +136,12 @@ absl::StatusOr<Files> Prove() {
   if (!targets.empty()) {
     const auto client = Connect(targets);
     if (!client.ok()) return client.status();
-    const auto drawer = archive::ByService(Settings::Own(), client->get());
-    if (!drawer.ok()) return drawer.status();
-    return Draw(drawer->get(), {"a service", "a service's"}, nullptr, client->get());
+    return Draw(archive::ByClient(client->get(), true).get(), {"a service", "a service's"}, nullptr, client->get());
   }
   const auto device = StartDevice(absl::GetFlag(FLAGS_device));
   if (!device.ok()) return device.status();
-  const auto drawer = archive::OnDevice(Settings::Own(), device->get());
-  if (!drawer.ok()) return drawer.status();
-  return Draw(drawer->get(), {absl::GetFlag(FLAGS_device), (*device)->description().hardware}, device->get(), nullptr);
+  return Draw(archive::OnDevice(device->get()).get(), {absl::GetFlag(FLAGS_device), (*device)->description().hardware},
+              device->get(), nullptr);
 }
 
 int ProveTo(const std::string& path) {
@@ -161,14 +164,16 @@ int Compare(const std::vector<std::string>& paths) {
     if (!files.ok()) return Refuse(files.status());
     archives.push_back(*std::move(files));
   }
-  const auto lines = archive::CompareTexts(archives[0], archives[1]);
-  if (!lines.ok()) return Refuse(lines.status());
-  for (const std::string& line : *lines) std::cout << line << "\n";
-  if (!lines->empty()) {
-    std::cout << lines->size() << " of " << Settings::Own().texts() << " texts differ\n";
+  const auto comparison = archive::CompareTexts(archives[0], archives[1]);
+  if (!comparison.ok()) return Refuse(comparison.status());
+  for (const std::string& line : comparison->lines) std::cout << line << "\n";
+  const uint32_t left = Settings::Own().texts() - comparison->texts;
+  const std::string others = left == 0 ? "" : absl::StrCat("; ", left, " were not compared, for an archive lacks them");
+  if (!comparison->lines.empty()) {
+    std::cout << comparison->lines.size() << " of " << comparison->texts << " texts differ" << others << "\n";
     return kDiffers;
   }
-  std::cout << "all " << Settings::Own().texts() << " texts are equal, in every bit; receipts "
+  std::cout << "all " << comparison->texts << " texts are equal, in every bit" << others << "; receipts "
             << (archives[0]["receipts.bin"] == archives[1]["receipts.bin"] ? "are equal" : "were not compared") << "\n";
   return kRight;
 }
@@ -189,7 +194,10 @@ int StartAgainst(const std::string& other) {
 std::optional<int> RunArchives(const std::vector<std::string>& files) {
   if (absl::GetFlag(FLAGS_compare)) return Compare(files);
   if (!files.empty()) return Refuse(absl::InvalidArgumentError("only --compare takes arguments"));
-  if (const std::string path = absl::GetFlag(FLAGS_prove); !path.empty()) return ProveTo(path);
+  if (const std::string path = absl::GetFlag(FLAGS_prove); !path.empty()) {
+    if (absl::GetFlag(FLAGS_texts) == 0) return Refuse(absl::InvalidArgumentError("--texts is at least 1"));
+    return ProveTo(path);
+  }
   if (const std::string other = absl::GetFlag(FLAGS_against); !other.empty()) return StartAgainst(other);
   return std::nullopt;
 }

@@ -1,15 +1,9 @@
 // The CPU kernels for AArch64 against the reference, as a program that needs neither a test library nor Highway's.
 #include <cstdio>
 
-#include "hwy/targets.h"
 #include "kernels/cpu/sample_row.h"
 #include "kernels/law/golden/golden_rows.h"
 #include "kernels/law/reference.h"
-
-// Stands in for Highway's library, which is not built for another processor: every AArch64 has NEON.
-namespace hwy {
-int64_t SupportedTargets() { return HWY_TARGETS; }
-}  // namespace hwy
 
 int main() {
   using namespace sortition;

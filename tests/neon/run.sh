@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Compiles the law and the CPU kernels for AArch64 and runs check.cc in an emulator. Needs a cross compiler, QEMU's user
+# Compiles the law and the CPU kernels for AArch64, runs check.cc in an emulator, and leaves answers.cc in
+# build/neon/answers, a device for sortition_self_test. Needs a cross compiler, QEMU's user
 # emulation and Highway's headers; says so where one is missing.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
@@ -19,7 +20,8 @@ if grep --quiet 'define HWY_NEON_WITHOUT_AES' /usr/include/hwy/detect_targets.h;
 readonly flags=(-std=c++20 -O1 -ffp-contract=off -fno-tree-vectorize -Wall -Wextra -I. "-I$build/include"
   -DHWY_COMPILE_ALL_ATTAINABLE -DHWY_BROKEN_EMU128=0 "-DHWY_DISABLED_TARGETS=(~($neon|HWY_EMU128))")
 
-sources=(tests/neon/check.cc kernels/cpu/*.cc kernels/cpu/*/*.cc kernels/law/*.cc kernels/law/golden/*.cc)
+sources=(tests/neon/{check,answers,highway}.cc kernels/cpu/*.cc kernels/cpu/*/*.cc kernels/law/*.cc
+  kernels/law/golden/*.cc)
 objects=()
 running=0
 for source in "${sources[@]}"; do
@@ -33,5 +35,7 @@ for source in "${sources[@]}"; do
   running=$((running + 1))
 done
 for ((; running > 0; --running)); do wait -n; done
-"$compiler" -static -o "$build/check" "${objects[@]}"
+for program in check answers; do
+  "$compiler" -static -o "$build/$program" "$build/tests_neon_$program.cc.o" "${objects[@]:2}"
+done
 "$emulator" "$build/check"

@@ -231,8 +231,41 @@ def files(text, key=maker.KEY):
         "machine.json": json.dumps(machine).encode(), "settings.json": text,
         "vectors.json": json.dumps({"golden_outputs.json": {"rows": 113, "answered": 113, "different": []}}).encode(),
         "texts.bin": texts, "seeds.txt": "".join(f"{chain.line}\n" for chain in chains).encode(),
-        "receipts.bin": b"".join(b"".join(chain.records) for chain in signed),
+        "receipts.bin": columns([one for chain in signed for one in chain.records]),
         "signature.bin": maker.signature(key, *signed, ended=1)})
+
+
+def columns(records_):
+    """receipts.bin of records, all of which stand in columns that can."""
+    forms, whole, masks, pairs = [], b"", b"", []
+    longs, words = ([], []), tuple([] for _ in range(10))
+    chain, previous, index = b"", b"", 0
+    for record in records_:
+        kind, body = record[0], record[5:]
+        if kind == records.RECEIPT and body[:56] == chain + previous + struct.pack("<Q", index):
+            forms.append(0)
+            fields = struct.unpack_from("<2Q9I", body, 56)
+            for column, field in zip(longs + words, fields):
+                column.append(field)
+            end = 108 + 8 * fields[10] * (fields[4] >> 1 & 1)
+            pairs += list(struct.iter_unpack("<2I", body[108:end]))
+            masks += body[end:end + 32] if fields[4] & 4 else b""
+            words[9].append(struct.unpack("<I", body[-4:])[0] if fields[4] & 8 else 0)
+            previous, index = maker.sha(body), index + 1
+            continue
+        forms.append(1)
+        whole += record
+        if kind == records.OPENING:
+            previous, index = maker.sha(body), 0
+            chain = previous[:16]
+
+    def planes(size, column):
+        numbers = [number.to_bytes(size, "little") for number in column]
+        return b"".join(bytes(number[at] for number in numbers) for at in range(size))
+
+    return (b"sortcol1" + struct.pack("<2I", len(forms), forms.count(0)) + bytes(forms)
+            + b"".join(planes(8, column) for column in longs) + b"".join(planes(4, column) for column in words)
+            + masks + planes(4, [token for token, _ in pairs]) + planes(4, [bits for _, bits in pairs]) + whole)
 
 
 def manifested(contents):

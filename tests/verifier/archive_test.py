@@ -9,6 +9,7 @@ import io
 import json
 import os
 import pathlib
+import re
 import struct
 import subprocess
 import sys
@@ -20,12 +21,23 @@ from unittest import mock
 import archive_maker as maker
 import numpy as np
 import receipt_maker
-from sortition_verify import archive, archive_receipts, receipts, records, texts
+from sortition_verify import archive, archive_receipts, receipt_columns, receipts, records, texts
 
 SOURCE = pathlib.Path(os.environ["TEST_SOURCE_DIR"])
 TEXTS, TOKENS = 2, 40
 OTHER_KEY = bytes([2]) * 32
 PLAIN = ("texts.bin", "receipts.bin", "signature.bin", "seeds.txt")  # files that are no JSON
+
+
+def first_texts(files, each):
+    """texts.bin of an archive that has the first texts of each setting alone."""
+    given, at, found, count = json.loads(files["settings.json"]), 48, b"", 0
+    for setting in given["settings"]:
+        size = 32 + 4 * given["tokens"] * (13 if "raw_logprobs" in setting["parameters"] else 3)
+        drawn = min(each, setting["texts"])
+        found += files["texts.bin"][at:at + drawn * size]
+        at, count = at + setting["texts"] * size, count + drawn
+    return files["texts.bin"][:8] + struct.pack("<I", count) + files["texts.bin"][12:48] + found
 
 
 class ArchiveTest(unittest.TestCase):
@@ -119,6 +131,30 @@ class ArchiveTest(unittest.TestCase):
             report = archive.check(str(path))
             self.assertEqual(report.status(), 0, report.text())
 
+    def test_published_machines_have_drawn_the_published_texts(self):
+        """The matrix of docs/proof.md, against the hashes beside the whole archive."""
+        folder = SOURCE / "docs/proof"
+        page = (SOURCE / "docs/proof.md").read_text(encoding="utf-8")
+        rows = {}
+        for line in re.findall(r"^\| \[.*\|$", page, re.MULTILINE):
+            name, *_, drawn, said = line.strip("| ").split(" | ")
+            rows[re.fullmatch(r"\[([\w-]+)\]\(proof/\1\.json\)", name)[1]] = drawn, said
+        self.assertEqual(set(rows), {path.stem for path in folder.glob("*.json")})
+        (path,) = folder.glob("*.tar.gz")
+        whole = archive.unpacked(str(path))
+        for name, (drawn, said) in rows.items():
+            entry = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+            machine, hashes = entry["machine"], {file: of["sha256"] for file, of in entry["proof"]["files"].items()}
+            self.assertEqual(hashes["machine.json"], hashlib.sha256(
+                (json.dumps(machine, indent=2) + "\n").encode()).hexdigest(), name)
+            self.assertEqual(hashes["settings.json"], archive.SETTINGS, name)
+            self.assertEqual(entry["vectors"]["golden_outputs.json"]["different"], [], name)
+            each = int(machine.get("texts", 64))
+            self.assertEqual(hashes["texts.bin"], hashlib.sha256(first_texts(whole, each)).hexdigest(), name)
+            self.assertEqual(drawn, "equal" if "texts" not in machine else f"{each * 13} of 256", name)
+            equal = hashes["receipts.bin"] == hashlib.sha256(whole["receipts.bin"]).hexdigest()
+            self.assertEqual(said, "equal" if equal else "own" if machine["transport"] != "none" else "some", name)
+
     # --- one bit
 
     def test_one_bit_of_any_file_is_named(self):
@@ -173,13 +209,13 @@ class ArchiveTest(unittest.TestCase):
         chains = [maker.Chain(text) for text in stored if not text.setting.get("drafts", {}).get("mode", "").endswith(
             "BLOCK")]
         return self.check(maker.manifested({
-            **self.files, "receipts.bin": b"".join(b"".join(chain.records) for chain in chains),
+            **self.files, "receipts.bin": maker.columns([one for chain in chains for one in chain.records]),
             "signature.bin": receipt_maker.signature(key, *chains, ended=1)}))
 
     def cached_texts(self, drawn):
         """Gives texts the receipts that the archive has of them."""
         found = {}
-        for kind, body in records.records(io.BytesIO(self.files["receipts.bin"])):
+        for kind, body in records.records(io.BytesIO(archive.records_of({**self.files, "signature.bin": b""}))):
             if kind == records.OPENING:
                 name = records.opening_of(body).request_id.decode()
                 found[receipts.digest(body)[:16]] = drawn[int(name.split()[1])]
@@ -188,6 +224,43 @@ class ArchiveTest(unittest.TestCase):
                 pairs = list(zip(one.ids.tolist(), one.bits.tolist()))
                 found[one.chain].receipts.append((one.position, one.token, one.logprob, pairs, one.method, one.phase))
         return drawn
+
+    def test_any_records_can_be_packed(self):
+        whole = archive.records_of(self.files)
+        split = [records.record_bytes(kind, body) for kind, body in records.records(io.BytesIO(whole))]
+        self.assertLess(len(self.files["receipts.bin"]), len(whole) * 4 / 5)
+        # A receipt twice, one before its opening, one of another chain, and a type that there is not.
+        odd = [split[1], *split[:5], split[4], *split[5:50], *split[-1:], split[2], records.record_bytes(9, b""),
+               *split[50:60]]
+        for listed in (split, odd, []):
+            self.assertEqual(receipt_columns.unpacked(maker.columns(listed)), b"".join(listed))
+
+    def test_receipts_that_cannot_be_unpacked_are_damaged(self):
+        data = self.files["receipts.bin"]
+        count, columns = struct.unpack_from("<2I", data, 8)
+        words = 16 + count + 16 * columns  # where columns of 32 bits begin
+        changes = {"another beginning": b"x" + data[1:], "behind": data + b"x", "forms": data[:16] + b"\2" + data[17:],
+                   "forms, of other receipts": data[:12] + struct.pack("<I", 1 << 31) + data[16:],
+                   "early, of many records": data[:8] + struct.pack("<I", 1 << 31) + data[12:],
+                   "before an opening": data[:16] + b"\0\1" + data[18:],
+                   "a phase": data[:words + 36 * columns] + b"\1" + data[words + 36 * columns + 1:]}
+        for size in (0, 8, 15, 16 + count, words, len(data) // 2, len(data) - 1):
+            changes[f"early, of {size}"] = data[:size]
+        # Each kept count as large as it can be.
+        top = words + 35 * columns
+        changes["early, of many kept"] = data[:top] + b"\xff" * columns + data[top + columns:]
+        for why, changed in changes.items():
+            report = self.changed("receipts.bin", changed)
+            self.assertEqual(self.refused(report), "damaged", why)
+            self.assertIn("receipts.bin: ", report.problems[0]["why"])
+            self.assertIn(why.split(",")[0], report.problems[0]["why"])
+
+    def test_one_bit_of_a_kept_token_is_named(self):
+        data = bytearray(self.files["receipts.bin"])
+        count, columns = struct.unpack_from("<2I", data, 8)
+        data[16 + count + 16 * columns + 24 * columns] ^= 1  # the lowest bits of the first receipt's token
+        names = [problem["name"] for problem in self.changed("receipts.bin", bytes(data)).problems]
+        self.assertEqual(sorted(set(names)), ["wrong_head", "wrong_receipt"])
 
     def test_receipts_that_a_machine_has_signed_are_compared(self):
         self.assertEqual(self.resigned(lambda drawn: None).problems, [])
@@ -269,6 +342,25 @@ class ArchiveTest(unittest.TestCase):
         manifest = self.files["proof.json"].replace(b"proof 1", b"proof 2")
         self.assertEqual(self.refused(self.check({**self.files, "proof.json": manifest})), "unknown format")
 
+    def test_an_archive_of_some_texts_is_not_called_whole(self):
+        """Those of each setting's first texts, that the machine says it has drawn."""
+        seeds, count = self.files["seeds.txt"].splitlines(keepends=True), len(self.listed)
+        split = [records.record_bytes(kind, body)
+                 for kind, body in records.records(io.BytesIO(archive.records_of(self.files)))]
+        chain = TOKENS + 1
+        some = [one for at in range(count - 1) for one in split[chain * TEXTS * at:chain * (TEXTS * at + 1)]]
+        files = {**self.files, "texts.bin": first_texts(self.files, 1), "seeds.txt": b"".join(seeds[::TEXTS]),
+                 "receipts.bin": maker.columns(some), "signature.bin": b"", "machine.json": json.dumps(
+                     {**json.loads(self.files["machine.json"]), "texts": "1"}).encode()}
+        report = self.check(maker.manifested(files))
+        self.assertEqual((report.problems, report.status()), ([], 5), report.text())
+        self.assertEqual(report.checked["tokens and logprobs drawn again"], count * TOKENS)
+        self.assertEqual(report.checked["receipts that agree with the law"], (count - 1) * TOKENS)
+        self.assertIn(f"{count * (TEXTS - 1)} of {count * TEXTS} texts", "\n".join(report.not_checked))
+        for said in ("0", "-1", "01", "", 1, None, "9" * 10):
+            machine = json.dumps({**json.loads(self.files["machine.json"]), "texts": said}).encode()
+            self.assertEqual(self.refused(self.changed("machine.json", machine)), "damaged", said)
+
     def test_missing_and_unknown_files(self):
         for name in self.files:
             left = {other: content for other, content in self.files.items() if other != name}
@@ -321,6 +413,12 @@ class ArchiveTest(unittest.TestCase):
         (report,) = json.loads(said.stdout)
         self.assertEqual((report["status"], report["problems"][0]["name"]), (4, "other settings"))
         self.assertEqual(report["machine"]["by"], "a test")
+        written = subprocess.run([*command[:3], "records", str(self.path)], env=environment, capture_output=True)
+        self.assertEqual((written.returncode, written.stdout), (0, archive.records_of(self.files)), written.stderr)
+        self.path.write_bytes(maker.packed({**self.files, "receipts.bin": b"none"}))
+        refused = subprocess.run([*command[:3], "records", str(self.path)], env=environment, capture_output=True)
+        self.assertEqual((refused.returncode, refused.stdout), (1, b""))
+        self.assertIn(b"damaged: receipts.bin", refused.stderr)
         nowhere = subprocess.run([*command, str(self.path) + "x"], env=environment, capture_output=True, text=True)
         self.assertEqual(nowhere.returncode, 1)
 

@@ -5,6 +5,7 @@
                                    [--prompt=FILE] [--tolerance=NATS] [--masks=FILE.npy] [--without-draws]
     sortition-verify inclusion FILE --root=FILE [--seeds=FILE]
     sortition-verify import FILE >FILE
+    sortition-verify records ARCHIVE >FILE
     sortition-verify vectors FILE...
     sortition-verify watermark --keys=FILE [--tokenizer=FILE] [TEXT | --serve=HOST:PORT]
 
@@ -17,7 +18,7 @@ Receipts are checked as docs/receipts.md says, from a file of any size. `--promp
 status is as for archives, where the checks that were asked for are: the signatures always, the draws where seeds are
 given, the rows where logits are, for these. `inclusion` checks that one receipt is under a root that you trust, and its
 draw, with the same status. `import` writes receipts of JSON as records, and stops with status 1 at the first line that
-is none (docs/receipts-elsewhere.md).
+is none (docs/receipts-elsewhere.md). `records` writes the receipts of an archive as records, and checks nothing.
 
 A file of vectors is a JSON object with the list `rows`, or one row a line, and `-` is standard input. Prints each
 difference and how many rows hold. The exit status is 1 if any differs, or if there was no row.
@@ -32,7 +33,7 @@ from typing import Any, Callable, Dict, Iterator, List, TextIO
 
 import numpy as np
 
-from sortition_verify import archive_command, receipt_json, watermark_service
+from sortition_verify import archive, archive_command, receipt_json, watermark_service
 from sortition_verify.functions import widen
 from sortition_verify.inclusion import verify_inclusion
 from sortition_verify.receipts import verify
@@ -155,9 +156,21 @@ def import_json(words: List[str]) -> int:
     return 0
 
 
+def write_records(words: List[str]) -> int:
+    parser = argparse.ArgumentParser(prog="sortition-verify records", description="Writes an archive's receipts.")
+    parser.add_argument("file")
+    asked = parser.parse_args(words)
+    try:
+        files = archive.unpacked(asked.file)
+        sys.stdout.buffer.write(archive.records_of({"receipts.bin": b"", "signature.bin": b"", **files}))
+    except archive.Refused as refusal:
+        raise SystemExit(f"{asked.file}: {refusal}") from None
+    return 0
+
+
 COMMANDS: Dict[str, Callable[[List[str]], int]] = {
     "archive": lambda words: archive_command.main(words, keys_of), "import": import_json, "inclusion": check_inclusion,
-    "receipts": check_receipts, "vectors": run_vectors, "watermark": watermark_service.main,
+    "receipts": check_receipts, "records": write_records, "vectors": run_vectors, "watermark": watermark_service.main,
 }
 
 

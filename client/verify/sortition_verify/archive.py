@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import tarfile
 import zlib
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from typing import Any, Callable, Dict, Iterable, List, Tuple
 
 import numpy as np
 
+from sortition_verify import receipt_columns
 from sortition_verify.archive_receipts import SaidText, check_receipts, said_texts
 from sortition_verify.row import RowError
 from sortition_verify.text_model import VOCABULARY, Model
@@ -87,7 +89,9 @@ def check(path: str, keys: Iterable[bytes] = (), settings: str = SETTINGS,
     try:
         files = unpacked(path)
         model, listed, length = opened(files, settings, report)
-        check_texts(files, model, listed, length, report, list(keys), progress)
+        records = records_of(files)
+        texts = check_texts(files, model, listed, length, report, progress)
+        check_receipts(files, records, report, list(keys), listed, texts, length)
     except Refused as refusal:
         report.problem(refusal.name, refusal.why)
         report.checked.clear()
@@ -183,11 +187,28 @@ def opened(files: Dict[str, bytes], settings: str, report: Report) -> Tuple[Mode
         raise Refused("other law", f"version {report.machine.get('law_version')!r:.80}; this program has {LAW_VERSION}")
     report.checked["files whole, of one machine"] = len(FILES) - len(report.problems)
     check_vectors(json_of(files, "vectors.json"), report)
-    return settings_of(files, settings)
+    return settings_of(files, settings, report)
 
 
-def settings_of(files: Dict[str, bytes], wanted: str) -> Tuple[Model, List[Setting], int]:
-    """The model, the settings and the number of tokens of a text."""
+def texts_of_each(machine: Dict[str, Any]) -> int:
+    """The number of texts of each setting that the archive has at most."""
+    said = machine.get("texts", str(MOST_BYTES))
+    if not isinstance(said, str) or not re.fullmatch("[1-9][0-9]{0,8}", said):
+        raise Refused("damaged", f"machine.json: {said!r:.80} is no number of texts")
+    return int(said)
+
+
+def records_of(files: Dict[str, bytes]) -> bytes:
+    """The records of receipts.bin and signature.bin, a file of receipts as in docs/receipts.md."""
+    try:
+        return receipt_columns.unpacked(files["receipts.bin"]) + files["signature.bin"]
+    except ValueError as error:
+        raise Refused("damaged", f"receipts.bin: {error}") from None
+
+
+def settings_of(files: Dict[str, bytes], wanted: str, report: Report) -> Tuple[Model, List[Setting], int]:
+    """The model, the settings with the texts that the machine has drawn, and the number of tokens of a text."""
+    each = texts_of_each(report.machine)
     given, digest = json_of(files, "settings.json"), hashlib.sha256(files["settings.json"]).hexdigest()
     try:
         described = given["model"]
@@ -197,10 +218,13 @@ def settings_of(files: Dict[str, bytes], wanted: str) -> Tuple[Model, List[Setti
         if digest != wanted:
             raise Refused("other settings", f"settings.json has the SHA-256 {digest}, this program knows {wanted}")
         for setting in given["settings"]:
-            listed.append(Setting(first=first, **setting))
+            listed.append(Setting(first=first, **{**setting, "texts": min(setting["texts"], each)}))
             first += setting["texts"]
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise Refused("other settings", f"settings.json: {error}") from None
+    missing = first - sum(setting.texts for setting in listed)
+    if missing:
+        report.unchecked(f"{missing} of {first} texts, which the archive does not have")
     return model, listed, given["tokens"]
 
 
@@ -219,7 +243,8 @@ def check_vectors(vectors: Dict[str, Any], report: Report) -> None:
 # --- the texts
 
 def check_texts(files: Dict[str, bytes], model: Model, listed: List[Setting], length: int, report: Report,
-                keys: List[bytes], progress: Callable[[str], None]) -> None:
+                progress: Callable[[str], None]) -> Dict[int, SaidText]:
+    """Draws all texts again. Returns what the law says of those that agree and have receipts."""
     file, count = files["texts.bin"], sum(setting.texts for setting in listed)
     start = MAGIC + np.array([count, length], "<u4").tobytes() + hashlib.sha256(files["settings.json"]).digest()
     size = len(start) + sum(setting.texts * (32 + 4 * length * setting.words) for setting in listed)
@@ -241,7 +266,7 @@ def check_texts(files: Dict[str, bytes], model: Model, listed: List[Setting], le
             texts.update(said)
         progress(f"{setting.name}: {setting.texts} texts, {len(report.problems) - before} problems")
     report.checked.update(numbers)
-    check_receipts(files, report, keys, listed, texts, length)
+    return texts
 
 
 def check_setting(model: Model, setting: Setting, words: Any, hashes: Any, report: Report,

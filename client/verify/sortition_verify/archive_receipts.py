@@ -139,10 +139,10 @@ def stated(parameters: Dict[str, Any]) -> Dict[str, Any]:
     return {name: rounded(value) for name, value in parameters.items() if name in NAMES}
 
 
-def check_receipts(files: Dict[str, bytes], report: Any, keys: List[bytes], listed: List[Setting],
+def check_receipts(files: Dict[str, bytes], records: bytes, report: Any, keys: List[bytes], listed: List[Setting],
                    texts: Dict[int, SaidText], length: int) -> None:
-    count = sum(setting.texts for setting in listed)
-    if files["seeds.txt"].decode("utf-8", "replace").splitlines() != [seed_line(text) for text in range(count)]:
+    numbers = [setting.first + at for setting in listed for at in range(setting.texts)]
+    if files["seeds.txt"].decode("utf-8", "replace").splitlines() != list(map(seed_line, numbers)):
         report.problem("wrong_seed", "seeds.txt does not have the seeds and salts of the texts")
     named = report.machine.get("public_key")
     try:
@@ -154,7 +154,7 @@ def check_receipts(files: Dict[str, bytes], report: Any, keys: List[bytes], list
         report.not_checked.append(f"whose the key {own[0].hex()} is, which the archive names" if own else
                                   "whose key has signed the receipts: the archive names none")
     verifier = TextReceipts(keys or own, listed, texts, length)
-    found = verifier.read(io.BytesIO(files["receipts.bin"] + files["signature.bin"]))
+    found = verifier.read(io.BytesIO(records))
     if files["signature.bin"] and own and own[0] not in files["signature.bin"]:
         report.problem("mixed", "signature.bin is by another key than that of machine.json")
     for problem in found.problems:

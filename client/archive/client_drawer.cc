@@ -1,4 +1,4 @@
-// Texts of a service, by the client.
+// Texts by a client: of a service, or of one in this process.
 #include <algorithm>
 #include <utility>
 
@@ -12,28 +12,26 @@ namespace {
 // Longest wait for all last signatures. Those of a server that was killed do not come.
 constexpr absl::Duration kLastSignatures = absl::Seconds(10);
 
-class ServiceDrawer final : public Drawer {
+class ClientDrawer final : public Drawer {
  public:
-  explicit ServiceDrawer(client::Client* client) : client_(*client) {}
+  ClientDrawer(client::Client* client, bool has_receipts) : client_(*client), has_receipts_(has_receipts) {}
 
-  absl::Status Open(const Settings& settings) {
-    for (uint32_t text = 0; text < settings.texts(); ++text) {
-      client::SequenceOptions options = settings.OptionsOf(text);
-      if (settings.Of(text).has_receipts()) {
-        logs_.push_back(std::make_shared<client::ReceiptLog>(SaltOf(text)));
-        options.receipts = logs_.back();
-      }
-      auto opened = client_.Open(std::move(options));
-      if (!opened.ok()) return opened.status();
-      sequences_.push_back(*std::move(opened));
+  absl::Status Open(const Settings& settings, uint32_t text) override {
+    client::SequenceOptions options = settings.OptionsOf(text);
+    if (has_receipts_ && settings.Of(text).has_receipts()) {
+      logs_.push_back(std::make_shared<client::ReceiptLog>(SaltOf(text)));
+      options.receipts = logs_.back();
     }
+    auto opened = client_.Open(std::move(options));
+    if (!opened.ok()) return opened.status();
+    sequences_.push_back(*std::move(opened));
     return absl::OkStatus();
   }
 
-  absl::StatusOr<std::vector<client::RowResult>> Step(v1::DType dtype, std::span<const uint32_t> texts,
+  absl::StatusOr<std::vector<client::RowResult>> Step(v1::DType dtype, std::span<const uint32_t> sequences,
                                                       std::span<const client::Row> rows) override {
     client::Batch batch{dtype, Model::kVocabulary, {rows.begin(), rows.end()}};
-    for (size_t i = 0; i < texts.size(); ++i) batch.rows[i].sequence = sequences_[texts[i]].get();
+    for (size_t i = 0; i < sequences.size(); ++i) batch.rows[i].sequence = sequences_[sequences[i]].get();
     return client_.Step(batch);
   }
 
@@ -50,16 +48,15 @@ class ServiceDrawer final : public Drawer {
 
  private:
   client::Client& client_;
+  const bool has_receipts_;
   std::vector<std::shared_ptr<client::ReceiptLog>> logs_;
   std::vector<std::unique_ptr<client::Sequence>> sequences_;
 };
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Drawer>> ByService(const Settings& settings, client::Client* client) {
-  auto drawer = std::make_unique<ServiceDrawer>(client);
-  if (absl::Status status = drawer->Open(settings); !status.ok()) return status;
-  return drawer;
+std::unique_ptr<Drawer> ByClient(client::Client* client, bool has_receipts) {
+  return std::make_unique<ClientDrawer>(client, has_receipts);
 }
 
 }  // namespace sortition::archive
