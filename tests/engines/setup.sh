@@ -48,7 +48,7 @@ install_wheel() {
 install_packages() {
   [[ -x $folder/venv/bin/python3 ]] || python3 -m venv "$folder/venv"
   rm -rf "$folder/wheel"
-  ./dev wheel "$folder/wheel" >&2
+  ./dev wheel "$folder/wheel" --tested >&2
   pip install "${packages[@]}"
   install_wheel "$folder/venv/bin/python3"
 }
