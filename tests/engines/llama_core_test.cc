@@ -311,14 +311,13 @@ TEST(LlamaDecoder, DrawsAheadAreThePlainOnes) {
     for (uint32_t i = 0; i < 4; ++i) rows.push_back(Row(10 * i + step));
     if (step == 4) rows[1][8] = NAN;
     const std::vector<float> other = Row(99);
-    std::vector<Decoder*> decoders;
-    std::vector<const float*> given;
+    std::vector<Decoder::NextRow> given, not_drawn;
     for (uint32_t i = 0; i < 4; ++i) {
-      decoders.push_back(ahead[i].get());
-      given.push_back(rows[i].data());
+      given.push_back({ahead[i].get(), rows[i].data(), {}});
+      not_drawn.push_back({ahead[i].get(), other.data(), {}});
     }
-    if (step == 5) Decoder::DrawAhead(decoders, std::vector<const float*>(4, other.data()), kVocabulary);  // not drawn
-    Decoder::DrawAhead(decoders, given, kVocabulary);
+    if (step == 5) Decoder::DrawAhead(not_drawn, kVocabulary);
+    Decoder::DrawAhead(given, kVocabulary);
     for (uint32_t i = 0; i < 4; ++i) {
       const float* row = step == 6 && i == 2 ? other.data() : rows[i].data();  // another row than was told
       auto drawn = ahead[i]->Draw(row, kVocabulary);
@@ -333,6 +332,63 @@ TEST(LlamaDecoder, DrawsAheadAreThePlainOnes) {
       ASSERT_TRUE(ahead[i]->Accept(drawn->token()).ok() && plain[i]->Accept(drawn->token()).ok());
     }
   }
+}
+
+// Each step has four rows and three drafts. Drafts are the text of a plain decoder, of which some are made wrong.
+TEST(LlamaDecoder, DraftsAheadKeepTexts) {
+  constexpr uint32_t kDrafts = 3, kSteps = 24;
+  const auto client = client::Client::Connect({.in_process = client::InProcessEngine()});
+  ASSERT_TRUE(client.ok());
+  Decoder plain(nullptr, Options());
+  std::vector<uint32_t> text;
+  for (uint32_t i = 0; i < kSteps + kDrafts; ++i) {
+    text.push_back(plain.Draw(Row(i).data(), kVocabulary)->token());
+    ASSERT_TRUE(plain.Accept(text.back()).ok());
+  }
+  Decoder ahead(client->get(), Options());
+  uint32_t at = 0, from_ahead = 0;
+  for (uint32_t step = 0; at < kSteps; ++step) {
+    std::vector<float> rows;
+    for (uint32_t i = 0; i <= kDrafts; ++i) {
+      const std::vector<float> row = Row(at + i);
+      rows.insert(rows.end(), row.begin(), row.end());
+    }
+    std::vector<uint32_t> drafts(text.begin() + at, text.begin() + at + kDrafts);
+    const uint32_t right = step % (kDrafts + 1);
+    if (right < kDrafts) drafts[right] ^= 1;
+    if (step == 2) rows[kDrafts * kVocabulary] = NAN;  // behind the wrong draft
+    const Decoder::NextRow next{&ahead, rows.data(), drafts};
+    Decoder::DrawAhead({&next, 1}, kVocabulary);
+    if (step != 2) std::fill(rows.begin(), rows.end(), NAN);  // the rows are not looked at again
+    const uint32_t taken = step == 5 ? 1 : right + 1;         // the engine may stop before
+    for (uint32_t i = 0; i < taken; ++i) {
+      const auto drawn = ahead.Draw(&rows[i * kVocabulary], kVocabulary);
+      ASSERT_TRUE(drawn.ok()) << drawn.status();
+      ASSERT_EQ(drawn->token(), text[at]) << "step " << step;
+      ASSERT_TRUE(ahead.Accept(drawn->token()).ok());
+      ++at;
+      from_ahead += step != 2;
+    }
+  }
+  EXPECT_GT(from_ahead, kSteps / 2);
+}
+
+TEST(LlamaDecoder, AnotherTokenThanTheOneAheadCutsTheRest) {
+  const auto client = client::Client::Connect({.in_process = client::InProcessEngine()});
+  ASSERT_TRUE(client.ok());
+  Decoder plain(nullptr, Options()), ahead(client->get(), Options());
+  const uint32_t first = plain.Draw(Row(0).data(), kVocabulary)->token();
+  std::vector<float> rows = Row(0);
+  const std::vector<float> second = Row(1);
+  rows.insert(rows.end(), second.begin(), second.end());
+  const Decoder::NextRow next{&ahead, rows.data(), {&first, 1}};
+  Decoder::DrawAhead({&next, 1}, kVocabulary);
+  ASSERT_EQ(ahead.Draw(rows.data(), kVocabulary)->token(), first);
+  // The second row is drawn at the first position, as nothing is accepted; then another token is.
+  EXPECT_EQ(ahead.Draw(&rows[kVocabulary], kVocabulary)->token(), plain.Draw(second.data(), kVocabulary)->token());
+  Decoder::DrawAhead({&next, 1}, kVocabulary);
+  for (Decoder* decoder : {&plain, &ahead}) ASSERT_TRUE(decoder->Accept(first ^ 1).ok());
+  EXPECT_EQ(ahead.Draw(&rows[kVocabulary], kVocabulary)->token(), plain.Draw(second.data(), kVocabulary)->token());
 }
 
 TEST(LlamaDecoder, FailedDrawReportsReason) {

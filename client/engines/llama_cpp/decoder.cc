@@ -88,62 +88,92 @@ absl::Status Decoder::Prepare(uint32_t vocabulary_size) {
   if (!is_open()) {
     if (absl::Status status = Open(vocabulary_size); !status.ok()) return status;
   }
-  if (drawn_) {  // but not accepted
+  if (!drawn_.empty()) {  // but not accepted
     const uint32_t position = static_cast<uint32_t>(accepted_.size());
     absl::Status status = RewriteSequence([&](auto& sequence) { return sequence.Truncate(position); });
     if (!status.ok()) return status;
-    drawn_.reset();
+    drawn_.clear();
   }
   return absl::OkStatus();
 }
 
 absl::StatusOr<v1::DrawResult> Decoder::Drawn(absl::StatusOr<v1::DrawResult> result) {
-  if (result.ok()) drawn_ = result->token();
+  if (result.ok()) drawn_.push_back(result->token());
   return result;
 }
 
 absl::StatusOr<v1::DrawResult> Decoder::Draw(const float* logits, uint32_t vocabulary_size) {
-  if (std::optional<Ahead> ahead = std::exchange(ahead_, std::nullopt); ahead && ahead->row == logits) {
-    return std::move(ahead->result);
+  if (!ahead_.empty()) {
+    Ahead next = std::move(ahead_.front());
+    ahead_.pop_front();
+    // The tokens before it are accepted if the ones that are not are those of the next rows.
+    if (next.row == logits && (!next.result.ok() || drawn_.size() == ahead_.size() + 1)) return std::move(next.result);
+    ahead_.clear();
   }
   if (absl::Status status = Prepare(vocabulary_size); !status.ok()) return status;
   return Drawn(Step(logits, vocabulary_size));
 }
 
-void Decoder::DrawAhead(std::span<Decoder* const> decoders, std::span<const float* const> rows,
-                        uint32_t vocabulary_size) {
+void Decoder::TakeAhead(const NextRow& row, uint32_t vocabulary_size, absl::StatusOr<client::RowResult> result) {
+  const auto* const verified = result.ok() ? std::get_if<v1::VerifyResult>(&*result) : nullptr;
+  if (verified != nullptr) {
+    const float* logits = row.logits;
+    for (const v1::Position& position : verified->positions()) {
+      v1::DrawResult drawn;
+      drawn.set_token(position.token());
+      ahead_.push_back({std::exchange(logits, logits + vocabulary_size), Drawn(std::move(drawn))});
+    }
+  } else if (row.drafts.empty()) {
+    ahead_.push_back({row.logits, Drawn(result.ok() ? DrawOf(*std::move(result)) : result.status())});
+  }  // else each row is drawn when it is asked for: the bad one may be after the last accepted draft
+}
+
+void Decoder::DrawAhead(std::span<const NextRow> rows, uint32_t vocabulary_size) {
   client::Batch batch{v1::DTYPE_F32, vocabulary_size, {}};
-  std::vector<size_t> places;
-  for (size_t i = 0; i < decoders.size(); ++i) {
-    Decoder& decoder = *decoders[i];
-    decoder.ahead_.reset();
+  std::vector<const NextRow*> stepped;
+  std::vector<client::Drafts> drafts(rows.size());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    Decoder& decoder = *rows[i].decoder;
+    decoder.ahead_.clear();
     if (decoder.client_ == nullptr) continue;
     if (absl::Status status = decoder.Prepare(vocabulary_size); !status.ok()) {
-      decoder.ahead_ = Ahead{rows[i], status};
+      decoder.TakeAhead(rows[i], vocabulary_size, std::move(status));
       continue;
     }
-    batch.rows.push_back({decoder.remote_.get(), rows[i]});
-    places.push_back(i);
+    client::Row& row = batch.rows.emplace_back(client::Row{decoder.remote_.get(), rows[i].logits});
+    if (!rows[i].drafts.empty()) {
+      drafts[i].tokens = rows[i].drafts;
+      row.drafts = &drafts[i];
+    }
+    stepped.push_back(&rows[i]);
   }
-  if (places.empty()) return;
-  auto results = decoders[places[0]]->client_->Step(batch);
-  for (size_t j = 0; j < places.size(); ++j) {
-    Decoder& decoder = *decoders[places[j]];
-    decoder.ahead_ =
-        Ahead{rows[places[j]], decoder.Drawn(results.ok() ? DrawOf(std::move((*results)[j])) : results.status())};
+  if (stepped.empty()) return;
+  auto results = stepped[0]->decoder->client_->Step(batch);
+  for (size_t i = 0; i < stepped.size(); ++i) {
+    using Result = absl::StatusOr<client::RowResult>;
+    stepped[i]->decoder->TakeAhead(*stepped[i], vocabulary_size,
+                                   results.ok() ? Result(std::move((*results)[i])) : Result(results.status()));
   }
 }
 
 absl::Status Decoder::Accept(uint32_t token) {
-  ahead_.reset();
   absl::Status status;
-  if (!drawn_) {
-    status = RewriteSequence([&](auto& sequence) { return sequence.Append({&token, 1}); });
-  } else if (*drawn_ != token) {
-    status = RewriteSequence([&](auto& sequence) { return sequence.ReplaceLast(token); });
+  if (!drawn_.empty() && drawn_.front() == token) {
+    drawn_.pop_front();
+  } else {
+    ahead_.clear();
+    if (drawn_.size() == 1) {
+      status = RewriteSequence([&](auto& sequence) { return sequence.ReplaceLast(token); });
+    } else {
+      const auto position = static_cast<uint32_t>(accepted_.size());
+      status = RewriteSequence([&](auto& sequence) {
+        absl::Status cut = drawn_.empty() ? absl::OkStatus() : sequence.Truncate(position);
+        return cut.ok() ? sequence.Append({&token, 1}) : cut;
+      });
+    }
+    if (!status.ok()) return status;
+    drawn_.clear();
   }
-  if (!status.ok()) return status;
-  drawn_.reset();
   accepted_.push_back(token);
   return status;
 }
@@ -151,8 +181,8 @@ absl::Status Decoder::Accept(uint32_t token) {
 void Decoder::Reset() {
   remote_.reset();
   local_.reset();
-  drawn_.reset();
-  ahead_.reset();
+  drawn_.clear();
+  ahead_.clear();
   accepted_.clear();
   prompt_length_.reset();
   lacks_sampler_state_ = false;

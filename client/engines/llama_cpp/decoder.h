@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -28,10 +29,18 @@ class Decoder {
   // an error of the step, or of opening the sequence, the decoder is unchanged.
   absl::StatusOr<v1::DrawResult> Draw(const float* logits, uint32_t vocabulary_size);
 
+  // The row from which a decoder draws next. With drafts it is the first of drafts.size() + 1 adjacent ones, from which
+  // the decoder draws as long as the token of the row before is the draft.
+  struct NextRow {
+    Decoder* decoder = nullptr;
+    const float* logits = nullptr;
+    std::span<const uint32_t> drafts;
+  };
+
   // Draws the next tokens of several decoders of one client in one step. The next Draw of each from the same row
-  // returns its token or error at once. Decoders without a client are left out. Blocks for the step.
-  static void DrawAhead(std::span<Decoder* const> decoders, std::span<const float* const> rows,
-                        uint32_t vocabulary_size);
+  // returns its token or error at once; so do those from the rows that follow, if the token before was accepted.
+  // Decoders without a client are left out. Blocks for the step.
+  static void DrawAhead(std::span<const NextRow> rows, uint32_t vocabulary_size);
 
   // Appends a token to the text.
   absl::Status Accept(uint32_t token);
@@ -48,11 +57,13 @@ class Decoder {
   bool is_open() const { return remote_ != nullptr || local_ != nullptr; }
   // Opens the sequence with the accepted tokens. On an error nothing has changed.
   absl::Status Open(uint32_t vocabulary_size);
-  // Opens the sequence if it is not, and takes back a token that was drawn and not accepted.
+  // Opens the sequence if it is not, and takes back what was drawn and not accepted.
   absl::Status Prepare(uint32_t vocabulary_size);
   absl::StatusOr<v1::DrawResult> Step(const float* logits, uint32_t vocabulary_size);
   // Notes the drawn token.
   absl::StatusOr<v1::DrawResult> Drawn(absl::StatusOr<v1::DrawResult> result);
+  // Takes a row's result of DrawAhead.
+  void TakeAhead(const NextRow& row, uint32_t vocabulary_size, absl::StatusOr<client::RowResult> result);
   // Rewrites the remote or the local sequence.
   template <typename Rewrite>
   absl::Status RewriteSequence(Rewrite rewrite);
@@ -62,12 +73,12 @@ class Decoder {
   std::vector<uint32_t> accepted_;
   std::optional<uint32_t> prompt_length_;  // absent until the text is opened
   bool lacks_sampler_state_ = false;       // the state stayed with the decoder that this was cloned from
-  std::optional<uint32_t> drawn_;          // by the last Draw, if no token was accepted since
+  std::deque<uint32_t> drawn_;             // tokens of the sequence that are not accepted yet
   struct Ahead {
     const float* row;
     absl::StatusOr<v1::DrawResult> result;
   };
-  std::optional<Ahead> ahead_;  // by DrawAhead, until Draw or Accept takes it
+  std::deque<Ahead> ahead_;  // by DrawAhead, until Draw takes them
   std::unique_ptr<client::Sequence> remote_;
   std::unique_ptr<client::LocalSequence> local_;
 };

@@ -4,8 +4,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
@@ -109,8 +111,13 @@ int32_t DrawToken(llama_sampler* sampler, const float* logits) {
   return drawn.ok() ? static_cast<int32_t>(drawn->token()) : -1;
 }
 
-void DrawTokensAhead(llama_sampler* const* samplers, const float* const* rows, size_t count) {
-  DrawAhead({samplers, count}, {rows, count});
+void DrawTokensAhead(const sortition_llama_row* rows, size_t count) {
+  std::vector<NextRow> next;
+  for (const sortition_llama_row& row : std::span(rows, count)) {
+    // Drafts below 0 are too large ones then, which the law refuses.
+    next.push_back({row.sampler, row.logits, {reinterpret_cast<const uint32_t*>(row.drafts), row.draft_count}});
+  }
+  DrawAhead(next);
 }
 
 const char* ErrorText(const llama_sampler* sampler) {

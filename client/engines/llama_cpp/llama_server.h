@@ -46,6 +46,15 @@ struct sortition_llama_options {
   size_t bias_count;
 };
 
+// The row from which a sampler draws next. With drafts it is the first of draft_count + 1 adjacent ones, from which the
+// sampler draws as long as the token of the row before is the draft.
+struct sortition_llama_row {
+  struct llama_sampler* sampler;
+  const float* logits;
+  const int32_t* drafts;
+  size_t draft_count;
+};
+
 // A table of functions. Texts end with 0. The samplers are not thread-safe; different ones may be used at once.
 struct sortition_llama_functions {
   // Makes a sampler for rows of `vocabulary_size` logits. llama_sampler_free, or its chain, destroys it. Returns null,
@@ -55,16 +64,16 @@ struct sortition_llama_functions {
   // Draws from a row where it lies. Returns -1 if no token can be drawn. The token must be accepted, as after
   // llama_sampler_apply. Blocks for a step of the service.
   int32_t (*draw)(struct llama_sampler* sampler, const float* logits);
-  // Draws for several samplers, each from its row, in one step of the service. The next draw of each from the same row
-  // returns at once. Does nothing for samplers in this process.
-  void (*draw_ahead)(struct llama_sampler* const* samplers, const float* const* rows, size_t count);
+  // Draws for several samplers in one step of the service. Their draws from these rows then return at once, until the
+  // next call for the same sampler. Does nothing for samplers in this process.
+  void (*draw_ahead)(const struct sortition_llama_row* rows, size_t count);
   // Returns the reason why the last draw or accept failed, "" if it did not. Valid until the next call.
   const char* (*error)(const struct llama_sampler* sampler);
   // Returns a line for a log: the versions, and where tokens are drawn now. Valid until the thread's next call.
   const char* (*where)(void);
 };
 
-#define SORTITION_LLAMA_VERSION 2
+#define SORTITION_LLAMA_VERSION 3
 
 // Returns the functions; null for another version than SORTITION_LLAMA_VERSION. Thread-safe.
 __attribute__((visibility("default"))) const struct sortition_llama_functions* sortition_llama(uint32_t version);

@@ -19,10 +19,15 @@ llama_sampler* common_sampler_sortition(const common_sampler* sampler);
 // end of the reasoning mask the row first; a row without either is drawn from where it lies.
 llama_token common_sampler_sortition_sample(common_sampler* sampler, llama_context* ctx, int index);
 
-// Draws for those samplers that are Sortition's and have rows without masks, in one step. `indices` are the outputs of
-// `ctx` from which they will be sampled next.
-void common_sampler_sortition_ahead(const std::vector<common_sampler*>& samplers, llama_context* ctx,
-                                    const std::vector<int>& indices);
+// A sampler, the outputs from which it will be sampled next, and the drafts of which they decide.
+struct common_sampler_sortition_row {
+  common_sampler* sampler;
+  std::vector<int> outputs;
+  llama_tokens drafts;
+};
+
+// Draws for those samplers that are Sortition's and have rows without masks, in one step.
+void common_sampler_sortition_ahead(const std::vector<common_sampler_sortition_row>& rows, llama_context* ctx);
 
 // Returns the reason why the sampler has returned LLAMA_TOKEN_NULL.
 std::string common_sampler_sortition_error(const common_sampler* sampler);

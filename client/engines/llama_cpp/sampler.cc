@@ -91,16 +91,14 @@ absl::StatusOr<v1::DrawResult> Draw(llama_sampler* sampler, const float* logits)
   return DrawRow(&ContextOf(sampler), logits);
 }
 
-void DrawAhead(std::span<llama_sampler* const> samplers, std::span<const float* const> rows) {
-  if (samplers.empty()) return;
-  std::vector<Decoder*> decoders;
-  std::vector<const float*> those;
-  for (size_t i = 0; i < samplers.size(); ++i) {
-    if (!ContextOf(samplers[i]).accept_error.ok()) continue;
-    decoders.push_back(ContextOf(samplers[i]).decoder.get());
-    those.push_back(rows[i]);
+void DrawAhead(std::span<const NextRow> rows) {
+  if (rows.empty()) return;
+  std::vector<Decoder::NextRow> next;
+  for (const NextRow& row : rows) {
+    Context& context = ContextOf(row.sampler);
+    if (context.accept_error.ok()) next.push_back({context.decoder.get(), row.logits, row.drafts});
   }
-  Decoder::DrawAhead(decoders, those, static_cast<uint32_t>(ContextOf(samplers[0]).row.size()));
+  Decoder::DrawAhead(next, static_cast<uint32_t>(ContextOf(rows[0].sampler).row.size()));
 }
 
 absl::StatusOr<v1::DrawResult> Sample(llama_sampler* sampler, llama_context* context, int32_t index) {

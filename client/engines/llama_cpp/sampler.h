@@ -21,9 +21,16 @@ llama_sampler* InitSampler(std::unique_ptr<Decoder> decoder, uint32_t vocabulary
 // LastError has the error, too.
 absl::StatusOr<v1::DrawResult> Draw(llama_sampler* sampler, const float* logits);
 
-// Draws for several samplers in one step of the service. The next Draw of each from the same row returns at once. Does
-// nothing for samplers in this process.
-void DrawAhead(std::span<llama_sampler* const> samplers, std::span<const float* const> rows);
+// As Decoder::NextRow.
+struct NextRow {
+  llama_sampler* sampler = nullptr;
+  const float* logits = nullptr;
+  std::span<const uint32_t> drafts;
+};
+
+// Draws for several samplers in one step of the service, as Decoder::DrawAhead. Does nothing for samplers in this
+// process.
+void DrawAhead(std::span<const NextRow> rows);
 
 // Draws the token after output `index` of `context` and accepts it, as llama_sampler_sample does, but reads the logits
 // in place, without an array of candidates. `sampler` is one of InitSampler, and in no chain.

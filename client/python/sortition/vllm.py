@@ -8,6 +8,7 @@ logits, refuses requests at their admission, and tells generation 1 which reques
 
 from __future__ import annotations
 
+import functools
 import importlib
 from typing import Any, Dict, List, Optional
 
@@ -15,24 +16,31 @@ import numpy
 import torch
 
 from sortition.errors import Error
-from sortition.vllm_common import (Drawer, Proposal, Request, make_sampler, mode_of, refuse_speculation, settings,
+from sortition.vllm_common import (Drawer, Proposal, Request, Rows, make_sampler, mode_of, refuse_speculation, settings,
                                    tokens_of, tracker_class)
 from sortition.vllm_engine import (admit_more, check_version, end_failed_requests, once, refuse_beam_search,
                                    serve_options_beside_drafts, tell_reasons)
 from sortition.vllm_processors import after_others
 
 
+@functools.lru_cache(maxsize=1)  # a runner has the same ones at each step
+def _rows_of(processors: Any) -> Optional[Rows]:
+    """Returns the plugin's rows; None for a run that only measures the memory needed, and has no processors."""
+    every = list(processors.all)
+    rows = next((processor.rows for processor in every if isinstance(processor, tracker_class())), None)
+    if every and rows is None:
+        raise RuntimeError("vLLM's batch lacks Sortition's processor, so that its sampler was not told of requests")
+    return rows
+
+
 def _requests_of(metadata: Any, count: int) -> Optional[List[Request]]:
     """Returns the requests in the batch's rows; None for a run that only measures the memory needed."""
-    processors = list(metadata.logitsprocs.all)
-    rows = next((processor.rows for processor in processors if isinstance(processor, tracker_class())), None)
-    if not processors or (rows is not None and not rows.requests):
+    rows = _rows_of(metadata.logitsprocs)
+    if rows is None or not rows.requests:
         return None
-    if rows is None or any(row not in rows.requests for row in range(count)):
-        raise RuntimeError("vLLM's batch has requests that Sortition's sampler was not told of")
     # The law has the seeds. vLLM turns these back where a prompt is read in parts, which ends the engine on a CPU.
     metadata.generators.clear()
-    return [rows.requests[row] for row in range(count)]
+    return rows.first(count)
 
 
 def _width_of(metadata: Any) -> Optional[int]:

@@ -252,10 +252,20 @@ class Rows:
         """`alike`: other processes draw for the same batch, and must draw the same tokens. `config`: of vLLM."""
         self._alike, self._config = alike, config
         self.requests: Dict[int, Request] = {}
+        self._listed: List[Request] = []  # by `first`, until the next update
+
+    def first(self, count: int) -> List[Request]:
+        """Returns the requests in the first `count` rows."""
+        if len(self._listed) != count:
+            if any(row not in self.requests for row in range(count)):
+                raise RuntimeError("vLLM's batch has requests that Sortition's sampler was not told of")
+            self._listed = [self.requests[row] for row in range(count)]
+        return self._listed
 
     def update(self, batch_update: Any) -> None:
         if batch_update is None:
             return
+        self._listed = []
         ended = [self.requests.pop(index, None) for index in batch_update.removed]
         for index, params, prompt, output in batch_update.added:
             ended.append(self.requests.pop(index, None))

@@ -22,12 +22,12 @@ def _float_copy(logits: torch.Tensor) -> torch.Tensor:
 
 # --- generation 1
 
-def _others(metadata: Any) -> List[Any]:
-    """Returns the batch's processors in vLLM's order, without this plugin's and those of options that the law has."""
+@functools.lru_cache(maxsize=1)  # a runner has the same ones at each step
+def _others(processors: Any) -> List[Any]:
+    """Returns the processors in vLLM's order, without this plugin's and those of options that the law has."""
     builtin = importlib.import_module("vllm.v1.sample.logits_processor")
     known = (tracker_class(), builtin.MinPLogitsProcessor, builtin.MinTokensLogitsProcessor,
              builtin.LogitBiasLogitsProcessor)
-    processors = metadata.logitsprocs
     return [processor for processor in (*processors.non_argmax_invariant, *processors.argmax_invariant)
             if not isinstance(processor, known)]
 
@@ -36,7 +36,7 @@ def after_others(forward: Any) -> Any:
     """Makes a sampler's `forward` draw from the logits that the other processors of its batch have made."""
     @functools.wraps(forward)
     def after(self: Any, logits: torch.Tensor, sampling_metadata: Any, *arguments: Any, **options: Any) -> Any:
-        others = _others(sampling_metadata)
+        others = _others(sampling_metadata.logitsprocs)
         if not others:
             return forward(self, logits, sampling_metadata, *arguments, **options)
         changed = _float_copy(logits)

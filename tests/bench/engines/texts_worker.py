@@ -18,13 +18,17 @@ OPTIONS = {"full": {"temperature": 0.8, "top_p": 0.95, "top_k": 40, "repetition_
 
 
 def vllm_writer(model, sampling, rows, dtype, threads):
-    cores = sorted(os.sched_getaffinity(0))[-threads:]
+    # An engine within its caller's process binds no threads by itself.
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-threads:])
     os.environ.update(SORTITION_VLLM=sampling, VLLM_CPU_KVCACHE_SPACE="1", VLLM_ENABLE_V1_MULTIPROCESSING="0",
-                      VLLM_LOGGING_LEVEL="WARNING", VLLM_CPU_OMP_THREADS_BIND=",".join(map(str, cores)))
+                      VLLM_LOGGING_LEVEL="WARNING", OMP_NUM_THREADS=str(threads))
+    import torch
     from vllm import LLM, SamplingParams
 
     engine = LLM(model=model, dtype=dtype, enforce_eager=True, max_model_len=256, max_num_seqs=rows,
                  seed=1).llm_engine
+    if torch.get_num_threads() != threads:
+        raise RuntimeError(f"the engine has {torch.get_num_threads()} threads, not {threads}")
     numbers = iter(range(1 << 30))
 
     def write(case, tokens):
