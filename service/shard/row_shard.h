@@ -41,11 +41,15 @@ class ShardMessage {
 
 // The shard of one row that a message brings.
 struct RowShard {
+  RowShard(std::shared_ptr<ShardMessage> of, uint32_t index);
+
   std::shared_ptr<ShardMessage> message;
-  uint32_t row = 0;  // of the message
-  uint64_t ask = 0;  // HashAsk
+  uint32_t row;     // of the message
+  uint64_t ask;     // HashAsk
+  uint64_t sparse;  // a hash of the drafts' sparse probabilities
 
   const v1::StepRow& asked() const { return message->row(row); }
+  bool is_first() const { return message->shard().index == 0; }  // shard 0
 };
 
 // Gathers answers, so that each message gets its rows' answers together. Not thread-safe.

@@ -63,13 +63,12 @@ class ShardAssembler {
   // The server shuts down: refuses the shards that wait, and those that still come, with DRAINING.
   void ShutDown();
   // The stream has ended.
-  void Close() { engine_.shards().Withdraw(stream_->owner.stream, nullptr); }
+  void Close() { Withdraw(nullptr); }
 
  private:
   void Add(const std::shared_ptr<ShardMessage>& message, const std::vector<uint32_t>& rows, const StepMessage& step);
-  // Starts rows, in one piece.
-  void Start(std::vector<ShardTable::WholeRow> rows);
-  void RefuseWaiting();
+  // Takes back the shards that wait, and answers them with the refusal if there is one.
+  void Withdraw(const Refusal* refusal);
 
   Engine& engine_;
   const std::shared_ptr<StreamContext> stream_;

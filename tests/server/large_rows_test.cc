@@ -93,5 +93,40 @@ TEST(LargeRowsTest, RowsBeyondRingMessageAreSplit) {
   EXPECT_EQ(server.observer().totals().steps, 3) << "on one stream";
 }
 
+// Their lists are more than a message may have beside its payloads, whatever its payloads are.
+TEST(LargeRowsTest, LongListsAreSplit) {
+  constexpr uint32_t kVocabulary = 300'000;
+  constexpr size_t kRows = 8;
+  TestServer server;
+  client::ClientOptions options;
+  options.targets = {server.target()};
+  const auto client = Connect(options);
+  const auto sequences = Open(client.get(), kRows, kVocabulary);
+  v1::SparseProbabilities list;
+  for (uint32_t token = 0; token < kVocabulary; ++token) {
+    list.add_tokens(token);
+    list.add_probabilities(1.0f / kVocabulary);
+  }
+  ASSERT_GT(kRows * list.ByteSizeLong(), service::kMaxFieldBytes);
+  const std::vector<uint32_t> drafts = {7};
+  client::Drafts drafted;
+  drafted.mode = v1::VERIFY_MODE_REJECTION;
+  drafted.tokens = drafts;
+  drafted.sparse_probabilities = {&list, 1};
+  const std::vector<std::byte> logits(2 * kVocabulary * sizeof(float));
+  client::Batch batch{v1::DTYPE_F32, kVocabulary, {}};
+  for (const auto& sequence : sequences) {
+    batch.rows.push_back({sequence.get(), logits.data()});
+    batch.rows.back().drafts = &drafted;
+  }
+  const auto outcomes = client->Step(batch);
+  ASSERT_TRUE(outcomes.ok()) << outcomes.status();
+  for (const client::RowResult& outcome : *outcomes) {
+    const auto* const error = std::get_if<RowError>(&outcome);
+    EXPECT_TRUE(std::holds_alternative<v1::VerifyResult>(outcome)) << (error ? client::Describe(*error) : "a draw");
+  }
+  EXPECT_EQ(server.observer().totals().steps, 2) << "on one stream";
+}
+
 }  // namespace
 }  // namespace sortition::server::large_rows_test

@@ -214,14 +214,14 @@ TEST_F(SequenceRules, RewritesArePricedByTheirTokens) {
   intent.append_tokens = {5, 6};
   const uint64_t work = 3 * price::kRewrittenToken * RewriteTimes(*spec_);
   Bill bill;
-  bill.BeginPiece();
+  bill.BeginRow();
   ASSERT_TRUE(bill.Take(kMaxPieceWork - work + 1));
   auto begun = sequence_.Begin(owner_, intent, {}, &bill);
   ASSERT_TRUE(std::holds_alternative<Refusal>(begun));
   EXPECT_EQ(std::get<Refusal>(begun).reason, Reason::kHistoryRequired);
   EXPECT_EQ(std::get<Refusal>(begun).field, "truncate_to");
   EXPECT_EQ(std::get<Refusal>(begun).limit, absl::StrCat("max_piece_work ", kMaxPieceWork));
-  bill.BeginPiece();
+  bill.BeginRow();
   EXPECT_TRUE(std::holds_alternative<StepGrant>(sequence_.Begin(owner_, intent, {}, &bill)));
 }
 
@@ -243,7 +243,7 @@ TEST_F(SequenceRules, EditsOfAMessageAreBounded) {
     return sequence_.Begin(owner_, intent, drafts, bill);
   };
   const auto expect_refused = [&](Reason reason, const std::string& limit) {
-    message.BeginPiece();
+    message.BeginRow();
     auto begun = begin(EditsUse::kTogether, &message);
     ASSERT_TRUE(std::holds_alternative<Refusal>(begun));
     EXPECT_EQ(std::get<Refusal>(begun).reason, reason);
@@ -252,7 +252,7 @@ TEST_F(SequenceRules, EditsOfAMessageAreBounded) {
   };
   ASSERT_NO_FATAL_FAILURE(expect_refused(Reason::kTooMany, absl::StrCat("max_piece_work ", kMaxPieceWork)));
   for (Bill* bill : {&message, static_cast<Bill*>(nullptr)}) {
-    message.BeginPiece();
+    message.BeginRow();
     auto begun = begin(bill != nullptr ? EditsUse::kInTurn : EditsUse::kTogether, bill);
     ASSERT_TRUE(std::holds_alternative<StepGrant>(begun));
     EXPECT_EQ(std::get<StepGrant>(begun).views.size(), 65u);
@@ -260,7 +260,7 @@ TEST_F(SequenceRules, EditsOfAMessageAreBounded) {
   }
   // A row after others may come again alone.
   while (message.spent() < kMaxMessageWork) {
-    message.BeginPiece();
+    message.BeginRow();
     message.Take(kMaxPieceWork);
   }
   ASSERT_NO_FATAL_FAILURE(expect_refused(Reason::kOverloaded, absl::StrCat("max_message_work ", kMaxMessageWork)));
