@@ -93,27 +93,27 @@ TEST(LargeRowsTest, RowsBeyondRingMessageAreSplit) {
   EXPECT_EQ(server.observer().totals().steps, 3) << "on one stream";
 }
 
-// Their lists are more than a message may have beside its payloads, whatever its payloads are.
-TEST(LargeRowsTest, LongListsAreSplit) {
-  constexpr uint32_t kVocabulary = 300'000;
-  constexpr size_t kRows = 8;
+// Lists count as fields of the message, which may have fewer bytes than payloads.
+TEST(LargeRowsTest, RowsBeyondMostFieldBytesAreSplit) {
+  constexpr uint32_t kVocabulary = 65536;
+  const std::vector<uint32_t> drafts = {7, 8, 9, 10};
   TestServer server;
   client::ClientOptions options;
   options.targets = {server.target()};
   const auto client = Connect(options);
-  const auto sequences = Open(client.get(), kRows, kVocabulary);
+  const auto sequences = Open(client.get(), 8, kVocabulary);
   v1::SparseProbabilities list;
   for (uint32_t token = 0; token < kVocabulary; ++token) {
     list.add_tokens(token);
     list.add_probabilities(1.0f / kVocabulary);
   }
-  ASSERT_GT(kRows * list.ByteSizeLong(), service::kMaxFieldBytes);
-  const std::vector<uint32_t> drafts = {7};
+  const std::vector<v1::SparseProbabilities> lists(drafts.size(), list);
+  ASSERT_GT(sequences.size() * lists.size() * list.ByteSizeLong(), service::kMaxFieldBytes);
   client::Drafts drafted;
   drafted.mode = v1::VERIFY_MODE_REJECTION;
   drafted.tokens = drafts;
-  drafted.sparse_probabilities = {&list, 1};
-  const std::vector<std::byte> logits(2 * kVocabulary * sizeof(float));
+  drafted.sparse_probabilities = lists;
+  const std::vector<float> logits((drafts.size() + 1) * kVocabulary);
   client::Batch batch{v1::DTYPE_F32, kVocabulary, {}};
   for (const auto& sequence : sequences) {
     batch.rows.push_back({sequence.get(), logits.data()});

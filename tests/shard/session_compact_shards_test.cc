@@ -4,7 +4,6 @@
 #include <functional>
 
 #include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "service/text/cost.h"
 #include "tests/shard/shards_fixture.h"
 #include "tests/support/compact_step.h"

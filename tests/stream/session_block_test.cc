@@ -1,6 +1,5 @@
 // Block verification on a stream: the results follow from the reference's answers by the law's page, position by
 // position.
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>
@@ -10,16 +9,11 @@
 #include <random>
 
 #include "kernels/law/block.h"
-#include "tests/support/expect_error.h"
 #include "tests/support/judged_rows.h"
 #include "tests/support/scale.h"
 
 namespace sortition::service::session_block_test {
 namespace {
-
-using testing::F32Peak;
-using testing::PlainSequence;
-using testing::StepBuilder;
 
 constexpr uint32_t kDrafts = 3;
 
@@ -216,7 +210,7 @@ TEST_F(SessionBlock, EndsAtAcceptedStopToken) {
 TEST_F(SessionBlock, PositionsBehindNoSurvivalAreIgnored) {
   open_.mutable_parameters()->set_top_k(1);
   worker_.MustOpen(open_);
-  const std::string unusable = testing::F32Bytes(std::vector<float>(kModelVocabulary, 65504.0f));
+  const std::string unusable = F32Bytes(std::vector<float>(kModelVocabulary, 65504.0f));
   for (const bool is_behind : {true, false}) {
     const uint64_t n = is_behind ? 1 : 2;
     StepBuilder step(n, kModelVocabulary);

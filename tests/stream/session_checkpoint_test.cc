@@ -1,21 +1,15 @@
 // Samplers that depend on past probabilities: their checkpoint goes to the worker and comes back, to any replica that
 // shares the key.
-#include <gtest/gtest.h>
 
 #include "tests/stream/keyed_replica.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/plain_sequence.h"
 
 namespace sortition::service::session_checkpoint_test {
 namespace {
 
-using testing::PlainSequence;
-using testing::StepBuilder;
-
 constexpr uint32_t kVocabulary = 64;
 
 v1::OpenSequence Mirostat(std::string_view request_id) {
-  v1::OpenSequence open = testing::MakeOpen(request_id, 1, kVocabulary);
+  v1::OpenSequence open = MakeOpen(request_id, 1, kVocabulary);
   open.mutable_parameters()->mutable_mirostat()->set_version(2);
   open.mutable_parameters()->mutable_mirostat()->set_tau(2);
   return open;
@@ -24,7 +18,7 @@ v1::OpenSequence Mirostat(std::string_view request_id) {
 // Returns the same logits for every step at a position.
 std::string LogitsAt(uint32_t position) {
   std::mt19937_64 random(position);
-  return testing::RandomLogits(kernels::DType::kF32, kVocabulary, &random);
+  return RandomLogits(kernels::DType::kF32, kVocabulary, &random);
 }
 
 v1::RowResult Step(Replica* replica, std::string_view request_id, uint32_t position, const std::string& checkpoint) {
@@ -168,7 +162,7 @@ TEST(SessionCheckpoint, OtherHistoryIsNotACheckpointError) {
 
 TEST(SessionCheckpoint, StatelessSamplersHaveNone) {
   Replica replica(KeyOf('k'));
-  replica.worker().MustOpen(testing::MakeOpen("a", 1, kVocabulary));
+  replica.worker().MustOpen(MakeOpen("a", 1, kVocabulary));
   EXPECT_TRUE(Step(&replica, "a", 0, "").draw().checkpoint().empty());
   ExpectError(Step(&replica, "a", 1, "x").error(), Reason::kContradiction, "step.rows[0].checkpoint");
 }

@@ -1,5 +1,4 @@
 // Compact rows that are not decided, unsound, too many or misplaced: each is refused by name, and harms no other row.
-#include <gtest/gtest.h>
 
 #include <cstring>
 #include <functional>
@@ -9,7 +8,6 @@
 #include "service/text/cost.h"
 #include "tests/memory/memory_fixture.h"
 #include "tests/stream/compact_fixture.h"
-#include "tests/support/expect_error.h"
 
 namespace sortition::service::session_compact_refusal_test {
 namespace {
@@ -28,7 +26,7 @@ class SessionCompactRefusal : public CompactFixture {
     std::vector<float> logits(kVocabulary);
     for (uint32_t id = 0; id < kVocabulary; ++id) logits[id] = static_cast<float>(id);
     StepBuilder step(++batch_, kVocabulary);
-    step.AddRow("a", batch_, 0, testing::F32Bytes(logits));
+    step.AddRow("a", batch_, 0, F32Bytes(logits));
     const std::optional<CompactChoice> choices[] = {CompactChoice{PlainRowParameters({}), kVocabulary, count}};
     Damaged damaged;
     damaged.message = WithCompactRows(step.Build(), choices);
@@ -78,7 +76,7 @@ TEST_F(SessionCompactRefusal, NamedTokensOfARowAreBounded) {
   std::vector<float> logits(kWide);
   for (uint32_t id = 0; id < kWide; ++id) logits[id] = static_cast<float>(id) / kWide;
   StepBuilder builder(1, kWide);
-  v1::Score& score = *builder.AddRow("a", 1, 0, testing::F32Bytes(logits)).mutable_score();
+  v1::Score& score = *builder.AddRow("a", 1, 0, F32Bytes(logits)).mutable_score();
   const std::optional<CompactChoice> choices[] = {CompactChoice{PlainRowParameters({}), kWide, 10}};
   score.add_tokens(kWide - 1);
   v1::StreamRequest message = WithCompactRows(builder.Build(), choices);
@@ -220,10 +218,7 @@ TEST_F(SessionCompactRefusal, SumIsRefusedWithoutOneTemperature) {
 }
 
 TEST_F(SessionCompactRefusal, LimitsHoldForRowAndStep) {
-  Limits limits;
-  limits.max_compact_tokens = 20;
-  limits.max_compact_bytes = 25 * 8;
-  TestEngine engine = TestEngine::OnCpu(limits);
+  TestEngine engine = TestEngine::OnCpu({.max_compact_tokens = 20, .max_compact_bytes = 25 * 8});
   StreamWorker worker(engine.get());
   worker.MustOpen(MakeOpen("a", 1, kVocabulary));
   worker.MustOpen(MakeOpen("b", 1, kVocabulary));
@@ -264,10 +259,7 @@ TEST_F(SessionCompactRefusal, MessageNeedsWhatItsRowsNeed) {
 
 // If a step's whole rows find no place, all of it is refused, and its compact rows have not run.
 TEST_F(SessionCompactRefusal, RefusedStepLeavesCompactRowsAsTheyWere) {
-  Limits limits;
-  limits.max_queued_rows = 1;
-  limits.max_step_positions = 4;
-  TestEngine engine = TestEngine::OnFake(limits);
+  TestEngine engine = TestEngine::OnFake({.max_step_positions = 4, .max_queued_rows = 1});
   StreamWorker worker(engine.get());
   v1::OpenSequence open = MakeOpen("a", 1, kVocabulary);
   open.mutable_parameters()->set_presence_penalty(0.5f);

@@ -1,6 +1,5 @@
 // Compact rows on a stream: the answer of the whole row in every bit, or ROW_REQUIRED, after which the same step is
 // sent again.
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <map>
@@ -10,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "tests/stream/compact_fixture.h"
 #include "tests/stream/random_samplers.h"
-#include "tests/support/expect_error.h"
 #include "tests/support/scale.h"
 
 namespace sortition::service::session_compact_test {

@@ -1,6 +1,5 @@
 // The work of steps: the ledger has the price of all that a row asks for, long steps are taken in pieces, and a row of
 // too much work is refused by name, or sent whole.
-#include <gtest/gtest.h>
 
 #include <functional>
 #include <string>
@@ -8,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "service/text/cost.h"
 #include "tests/stream/compact_fixture.h"
-#include "tests/support/expect_error.h"
 
 namespace sortition::service::session_costs_test {
 namespace {
@@ -26,7 +24,7 @@ class SessionCosts : public CompactFixture {
     compact_.MustOpen(open);
   }
 
-  static std::string Logits() { return testing::F32Peak(kVocabulary, kVocabulary - 1); }
+  static std::string Logits() { return F32Peak(kVocabulary, kVocabulary - 1); }
 
   // Returns a step of compact rows that list one token and score the last one `positions` times, for sequences "0" on.
   static v1::StreamRequest CompactScores(int rows, int positions) {

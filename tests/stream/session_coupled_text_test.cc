@@ -1,5 +1,4 @@
 // Speculation in coupled mode: the text equals that without speculation, for any drafts.
-#include <gtest/gtest.h>
 
 #include <optional>
 
@@ -10,11 +9,6 @@
 
 namespace sortition::service::session_coupled_text_test {
 namespace {
-
-using testing::MakeOpen;
-using testing::StepBuilder;
-using testing::StreamWorker;
-using testing::TestEngine;
 
 class SessionCoupledText : public ::testing::Test {
  protected:

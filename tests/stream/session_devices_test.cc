@@ -1,26 +1,16 @@
 // An option that no device of a server can run is refused by name, before anything is lost.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <functional>
 #include <string>
 
 #include "kernels/features.h"
 #include "tests/stream/stateful_stream.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/plain_sequence.h"
-#include "tests/support/stream_worker.h"
-#include "tests/support/test_engine.h"
 
 namespace sortition::service::session_devices_test {
 namespace {
 
 using ::testing::HasSubstr;
-using testing::MakeOpen;
-using testing::PlainSequence;
-using testing::StepBuilder;
-using testing::StreamWorker;
-using testing::TestEngine;
 
 constexpr kernels::Features kLacking =
     kernels::kFeatureTempered | kernels::kFeatureMinKeep | kernels::kFeatureBlock | kernels::kFeatureRounds;
@@ -57,10 +47,7 @@ TEST_F(SessionDevices, OptionsThatNoDeviceHasAreRefusedAtOpenByName) {
     *fork.mutable_child() = open;
     v1::StreamRequest message;
     *message.mutable_fork() = fork;
-    worker_.Send(message);
-    const auto forked = worker_.Await([](const auto& response) { return response.has_forked(); });
-    ASSERT_TRUE(forked);
-    ExpectError(forked->forked().error(), Reason::kNotImplemented, "fork.child.parameters." + name);
+    ExpectError(worker_.Fork(message).error(), Reason::kNotImplemented, "fork.child.parameters." + name);
   }
 }
 
@@ -95,7 +82,7 @@ TEST_F(SessionDevices, TasksThatNoDeviceHasFailTheirStepAlone) {
   const auto run = [&](int tensor_rows, const std::function<void(v1::StepRow*)>& set) {
     StepBuilder step(++batch, kStatefulVocabulary);
     set(&AddPeak(&step, "a", 1, plain, 9));
-    for (int i = 1; i < tensor_rows; ++i) step.AddTensorRow(testing::F32Peak(kStatefulVocabulary, 9));
+    for (int i = 1; i < tensor_rows; ++i) step.AddTensorRow(F32Peak(kStatefulVocabulary, 9));
     return worker_.Run(step.Build()).at(0);
   };
   const auto sparse = [](v1::SparseProbabilities* drafter) {
@@ -131,8 +118,8 @@ TEST_F(SessionDevices, ScoresAndKeptProbabilitiesAreNamedToo) {
   worker.MustOpen(MakeOpen("a", 1, kStatefulVocabulary));
   const auto run = [&](uint64_t batch, int tensor_rows, const std::function<void(v1::StepRow*)>& set) {
     StepBuilder step(batch, kStatefulVocabulary);
-    set(&step.AddRow("a", batch, 0, testing::F32Peak(kStatefulVocabulary, 9)));
-    for (int i = 1; i < tensor_rows; ++i) step.AddTensorRow(testing::F32Peak(kStatefulVocabulary, 9));
+    set(&step.AddRow("a", batch, 0, F32Peak(kStatefulVocabulary, 9)));
+    for (int i = 1; i < tensor_rows; ++i) step.AddTensorRow(F32Peak(kStatefulVocabulary, 9));
     return worker.Run(step.Build()).at(0);
   };
   ExpectError(run(1, 1, [](v1::StepRow* row) { row->mutable_score()->add_tokens(9); }), Reason::kNotImplemented,

@@ -1,19 +1,11 @@
 // Forks: a sequence that continues another one's history.
-#include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
 #include "service/text/cost.h"
 #include "tests/stream/stateful_stream.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/stream_worker.h"
-#include "tests/support/test_engine.h"
 
 namespace sortition::service::session_fork_test {
 namespace {
-
-using testing::PlainSequence;
-using testing::StreamWorker;
-using testing::TestEngine;
 
 class SessionFork : public ::testing::Test {
  protected:
@@ -43,10 +35,9 @@ class SessionFork : public ::testing::Test {
     return child;
   }
   v1::SequenceForked Fork(const v1::StreamRequest& request) {
-    worker_.Send(request);
-    const auto response = worker_.Await([](const auto& message) { return message.has_forked(); });
-    EXPECT_EQ(response->forked().request_id(), request.fork().child().request_id());
-    return response->forked();
+    const v1::SequenceForked forked = worker_.Fork(request);
+    EXPECT_EQ(forked.request_id(), request.fork().child().request_id());
+    return forked;
   }
   // Returns the child's history, written down.
   static PlainSequence PlainChild(v1::OpenSequence child, const std::vector<uint32_t>& tokens, uint32_t prompt_length) {
@@ -97,8 +88,8 @@ TEST_F(SessionFork, ChildHasItsOptions) {
   ASSERT_TRUE(Fork(MakeFork(open, std::nullopt)).has_state());
   const PlainSequence child = PlainChild(open, {1, 2, 3, 20, 21}, 2);
   std::mt19937_64 random(3);
-  const std::string logits = testing::RandomLogits(kernels::DType::kF32, kStatefulVocabulary, &random);
-  testing::StepBuilder step(++batch_, kStatefulVocabulary);
+  const std::string logits = RandomLogits(kernels::DType::kF32, kStatefulVocabulary, &random);
+  StepBuilder step(++batch_, kStatefulVocabulary);
   step.AddRow("child", 1, 5, logits).set_history_hash(child.hash());
   v1::DrawResult drawn = worker_.Run(step.Build()).at(0).draw();
   drawn.clear_history_hash();

@@ -1,22 +1,15 @@
 // Whole lives of sequences, step by step against the plain sequence: tokens, hashes and the bits of logprobs.
-#include <gtest/gtest.h>
 
 #include <functional>
 #include <ostream>
 
 #include "absl/strings/str_cat.h"
-#include "tests/support/plain_sequence.h"
-#include "tests/support/stream_worker.h"
-#include "tests/support/test_engine.h"
+#include "tests/support/session.h"
 
 namespace sortition::service::session_life_test {
 namespace {
 
 using kernels::DType;
-using testing::PlainSequence;
-using testing::StepBuilder;
-using testing::StreamWorker;
-using testing::TestEngine;
 
 constexpr uint32_t kVocabulary = 300;
 constexpr uint32_t kLive = 290;
@@ -94,7 +87,7 @@ TEST_P(SessionLife, EqualsPlainSequence) {
   std::mt19937_64 random(5);
   uint64_t batch_id = 0;
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-    v1::OpenSequence open = testing::MakeOpen(absl::StrCat(GetParam().name, static_cast<int>(dtype)), 1, kVocabulary);
+    v1::OpenSequence open = MakeOpen(absl::StrCat(GetParam().name, static_cast<int>(dtype)), 1, kVocabulary);
     open.set_live_vocabulary_size(kLive);
     open.set_choice_index(static_cast<uint32_t>(dtype));
     open.set_seed(random());
@@ -112,7 +105,7 @@ TEST_P(SessionLife, EqualsPlainSequence) {
     }
 
     for (uint64_t step_id = 1; step_id <= 50; ++step_id) {
-      const std::string logits = testing::RandomLogits(dtype, kVocabulary, &random);
+      const std::string logits = RandomLogits(dtype, kVocabulary, &random);
       PlainSequence::Row plain_row{dtype, logits, 0, {}, std::nullopt};
       StepBuilder step(++batch_id, kVocabulary, dtype);
       v1::StepRow& row = step.AddRow(open.request_id(), step_id, 0, logits);
@@ -162,7 +155,7 @@ INSTANTIATE_TEST_SUITE_P(Session, SessionLife, ::testing::ValuesIn(Lives()),
 TEST(SessionOpen, StatelessKeepsNothing) {
   TestEngine engine = TestEngine::OnCpu();
   StreamWorker worker(engine.get());
-  v1::OpenSequence open = testing::MakeOpen("a", 1, kVocabulary);
+  v1::OpenSequence open = MakeOpen("a", 1, kVocabulary);
   const v1::OpenedState opened = worker.MustOpen(open);
   EXPECT_FALSE(opened.stateful());
   EXPECT_EQ(opened.position(), 0u);
@@ -175,10 +168,10 @@ TEST(SessionOpen, StatelessKeepsNothing) {
 TEST(SessionOpen, StatelessTakesAnyStep) {
   TestEngine engine = TestEngine::OnCpu();
   StreamWorker worker(engine.get());
-  const v1::OpenSequence open = testing::MakeOpen("a", 1, kVocabulary);
+  const v1::OpenSequence open = MakeOpen("a", 1, kVocabulary);
   worker.MustOpen(open);
   std::mt19937_64 random(6);
-  const std::string logits = testing::RandomLogits(DType::kF32, kVocabulary, &random);
+  const std::string logits = RandomLogits(DType::kF32, kVocabulary, &random);
   uint64_t batch_id = 0;
   for (const uint32_t position : {9u, 0u, 9u, 4'000'000u, 3u}) {
     StepBuilder step(++batch_id, kVocabulary);
@@ -194,12 +187,12 @@ TEST(SessionOpen, StatelessTakesAnyStep) {
 TEST(SessionOpen, DrawnSeedIsReturnedAndUsed) {
   TestEngine engine = TestEngine::OnCpu();
   StreamWorker worker(engine.get());
-  v1::OpenSequence open = testing::MakeOpen("a", 1, kVocabulary);
+  v1::OpenSequence open = MakeOpen("a", 1, kVocabulary);
   open.clear_seed();
   open.set_seed(worker.MustOpen(open).seed());
   std::mt19937_64 random(7);
   for (uint32_t position = 0; position < 20; ++position) {
-    const std::string logits = testing::RandomLogits(DType::kF32, kVocabulary, &random);
+    const std::string logits = RandomLogits(DType::kF32, kVocabulary, &random);
     StepBuilder step(position, kVocabulary);
     step.AddRow("a", 1 + position, position, logits);
     EXPECT_EQ(worker.Run(step.Build()).at(0).draw().token(),

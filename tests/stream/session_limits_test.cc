@@ -1,5 +1,4 @@
 // A refusal for an exceeded limit names the limit.
-#include <gtest/gtest.h>
 
 #include <functional>
 #include <map>
@@ -14,17 +13,9 @@
 #include "service/memory/region_table.h"
 #include "tests/stream/stateful_stream.h"
 #include "tests/support/fake_clock.h"
-#include "tests/support/stream_worker.h"
-#include "tests/support/test_engine.h"
 
 namespace sortition::service::session_limits_test {
 namespace {
-
-using testing::F32Peak;
-using testing::MakeOpen;
-using testing::StepBuilder;
-using testing::StreamWorker;
-using testing::TestEngine;
 
 constexpr uint32_t kVocabulary = kStatefulVocabulary;
 
@@ -78,7 +69,7 @@ std::string OfStep(const Limits& limits, const std::function<void(v1::StreamRequ
   const v1::OpenSequence open = StatefulOpen("a", 1);
   server.worker.MustOpen(open);
   StepBuilder step(1, kVocabulary);
-  AddPeak(&step, "a", 1, testing::PlainSequence(open), 9);
+  AddPeak(&step, "a", 1, PlainSequence(open), 9);
   v1::StreamRequest message = step.Build();
   change(&message, message.mutable_step()->mutable_rows(0));
   return server.LimitOf(message);

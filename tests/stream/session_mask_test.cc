@@ -1,24 +1,12 @@
 // Masks of a step: uploaded ones, their bounds and their end; masks that allow nothing; forced and stop tokens.
-#include <gtest/gtest.h>
 
 #include <functional>
 #include <limits>
 
 #include "tests/stream/stateful_stream.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/plain_sequence.h"
-#include "tests/support/stream_worker.h"
-#include "tests/support/test_engine.h"
 
 namespace sortition::service::session_mask_test {
 namespace {
-
-using testing::F32Peak;
-using testing::MakeOpen;
-using testing::PlainSequence;
-using testing::StepBuilder;
-using testing::StreamWorker;
-using testing::TestEngine;
 
 constexpr uint32_t kVocabulary = 70;
 
@@ -41,14 +29,6 @@ v1::StreamRequest MakeRelease(uint64_t id) {
   return request;
 }
 
-Limits SmallLimits() {
-  Limits limits;
-  limits.stream_masks = 3;
-  limits.stream_mask_bytes = 30;
-  limits.max_mask_bytes = 48;
-  return limits;
-}
-
 class SessionMask : public ::testing::Test {
  protected:
   v1::MaskUploaded Upload(const v1::StreamRequest& request) { return Upload(&worker_, request); }
@@ -65,7 +45,7 @@ class SessionMask : public ::testing::Test {
     return worker_.Run(step.Build()).at(0);
   }
 
-  TestEngine engine_ = TestEngine::OnCpu(SmallLimits());
+  TestEngine engine_ = TestEngine::OnCpu({.stream_masks = 3, .stream_mask_bytes = 30, .max_mask_bytes = 48});
   StreamWorker worker_{engine_.get()};
   uint64_t batch_ = 0;
 };
@@ -230,7 +210,7 @@ TEST_F(SessionMask, NoLiveTokenNamesTheForcedTokenThatLogitsMask) {
   std::vector<float> logits(kStatefulVocabulary);
   logits[2] = -std::numeric_limits<float>::infinity();
   StepBuilder step(1, kStatefulVocabulary);
-  v1::StepRow& row = step.AddRow("a", 1, plain.position(), testing::F32Bytes(logits));
+  v1::StepRow& row = step.AddRow("a", 1, plain.position(), F32Bytes(logits));
   row.set_history_hash(plain.hash());
   row.mutable_mask()->add_banned_tokens(5);
   const v1::Error error = worker_.Run(step.Build()).at(0).error();

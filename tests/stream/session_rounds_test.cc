@@ -1,5 +1,4 @@
 // Trees with a drafter's probabilities on a stream: the results equal the law's reference at each position.
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>
@@ -9,16 +8,11 @@
 #include <map>
 #include <random>
 
-#include "tests/support/expect_error.h"
 #include "tests/support/judged_rows.h"
 #include "tests/support/scale.h"
 
 namespace sortition::service::session_rounds_test {
 namespace {
-
-using testing::F32Peak;
-using testing::PlainSequence;
-using testing::StepBuilder;
 
 constexpr uint32_t kDrafts = 6;
 

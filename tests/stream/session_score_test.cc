@@ -1,20 +1,13 @@
 // Scores and kept sets on a stream: the answers of the law's reference for each position, and nothing changes.
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstring>
 #include <limits>
 
 #include "tests/support/judged_rows.h"
-#include "tests/support/plain_sequence.h"
 
 namespace sortition::service::session_score_test {
 namespace {
-
-using testing::F32Bytes;
-using testing::MakeOpen;
-using testing::PlainSequence;
-using testing::StepBuilder;
 
 using SessionScore = JudgedRows;
 

@@ -1,27 +1,15 @@
 // Ends of texts on a stream: repetitions and banned phrases under draws, drafts, retries and replays; bans of
 // one step.
-#include <gtest/gtest.h>
 
 #include <map>
 #include <optional>
 #include <random>
 
-#include "tests/support/expect_error.h"
 #include "tests/support/judged_rows.h"
 #include "tests/support/plain_history.h"
-#include "tests/support/plain_sequence.h"
-#include "tests/support/stream_worker.h"
-#include "tests/support/test_engine.h"
 
 namespace sortition::service::session_text_end_test {
 namespace {
-
-using testing::F32Peak;
-using testing::MakeOpen;
-using testing::PlainSequence;
-using testing::StepBuilder;
-using testing::StreamWorker;
-using testing::TestEngine;
 
 constexpr uint32_t kVocabulary = 40;
 
@@ -49,10 +37,7 @@ class SessionTextEnd : public ::testing::Test {
     row.set_history_hash(plain_->hash());
     return row;
   }
-  v1::RowResult Run(const StepBuilder& step) {
-    const std::vector<v1::RowResult> results = worker_.Run(step.Build());
-    return results.size() == 1 ? results[0] : v1::RowResult();
-  }
+  v1::RowResult Run(const StepBuilder& step) { return worker_.RunOne(step.Build()); }
   v1::DrawResult Draw(uint32_t token) {
     StepBuilder step(++batch_, kVocabulary);
     AddDraw(&step, token);
@@ -210,7 +195,7 @@ TEST_F(SessionPhrases, RewindDrawsAnotherToken) {
   std::vector<float> logits(kVocabulary);
   logits[1] = 30, logits[4] = 29, logits[8] = 28;
   StepBuilder step(++batch_, kVocabulary);
-  v1::StepRow& row = step.AddRow("a", ++step_, 2, testing::F32Bytes(logits));
+  v1::StepRow& row = step.AddRow("a", ++step_, 2, F32Bytes(logits));
   row.set_history_hash(plain_->hash());
   row.set_truncate_to(2);
   row.mutable_mask()->add_banned_tokens(1);
@@ -257,9 +242,7 @@ TEST_F(SessionPhrases, AcceptedBlockEndsWithThePhrase) {
 
 // A rewind behind the kept history is refused by name, as any cut, and a replay answers it.
 TEST_F(SessionPhrases, RewindPastKeptHistoryIsRefused) {
-  Limits limits;
-  limits.kept_history = 1;
-  TestEngine small = TestEngine::OnCpu(limits);
+  TestEngine small = TestEngine::OnCpu({.kept_history = 1});
   StreamWorker worker(small.get());
   open_.mutable_history()->mutable_tokens()->Resize(300, 5);
   open_.mutable_history()->set_prompt_length(0);
@@ -329,7 +312,7 @@ TEST_F(SessionBans, EqualsBanOfTheSequence) {
   for (uint32_t n = 0; n < 30; ++n) {
     StepBuilder step(++batch_, kVocabulary);
     std::mt19937_64 random(n);
-    const std::string logits = testing::RandomLogits(kernels::DType::kF32, kVocabulary, &random);
+    const std::string logits = RandomLogits(kernels::DType::kF32, kVocabulary, &random);
     v1::StepRow& row = step.AddRow("a", ++step_, n, logits);
     for (const uint32_t token : {9u, 1u}) row.mutable_mask()->add_banned_tokens(token);
     step.AddRow("b", step_, n, logits);
@@ -376,9 +359,7 @@ TEST_F(SessionBans, BadBansAreRefusedByName) {
   StepBuilder empty = Step(&row);
   row->mutable_mask();
   ExpectError(Run(empty), Reason::kMissingField, "step.rows[0].mask.kind");
-  Limits limits;
-  limits.max_listed_tokens = 2;
-  TestEngine small = TestEngine::OnCpu(limits);
+  TestEngine small = TestEngine::OnCpu({.max_listed_tokens = 2});
   StreamWorker worker(small.get());
   worker.MustOpen(open_);
   StepBuilder many = Step(&row);

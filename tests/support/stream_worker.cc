@@ -60,6 +60,21 @@ std::vector<v1::RowResult> StreamWorker::Run(const v1::StreamRequest& step) {
   return Results(step.step().batch_id(), static_cast<size_t>(step.step().rows_size()));
 }
 
+v1::RowResult StreamWorker::RunOne(const v1::StreamRequest& step) {
+  const std::vector<v1::RowResult> results = Run(step);
+  return results.size() == 1 ? results[0] : v1::RowResult();
+}
+
+v1::SequenceForked StreamWorker::Fork(const v1::StreamRequest& fork) {
+  Send(fork);
+  return Await([](const auto& message) { return message.has_forked(); }).value_or(v1::StreamResponse()).forked();
+}
+
+v1::SequenceClosed StreamWorker::Close(const v1::StreamRequest& close) {
+  Send(close);
+  return Await([](const auto& message) { return message.has_closed(); }).value_or(v1::StreamResponse()).closed();
+}
+
 std::vector<v1::RowResult> StreamWorker::Results(uint64_t batch_id, size_t rows) {
   std::vector<v1::RowResult> results;
   std::map<uint32_t, v1::RowResult> partial;

@@ -39,6 +39,11 @@ class StreamWorker {
   v1::OpenedState MustOpen(const v1::OpenSequence& open);
   // Sends a step and returns its answers in the order of its rows. Empty if the step was refused as a whole.
   std::vector<v1::RowResult> Run(const v1::StreamRequest& step);
+  // The same for a step of one row.
+  v1::RowResult RunOne(const v1::StreamRequest& step);
+  // Send a fork or a close and return its answer.
+  v1::SequenceForked Fork(const v1::StreamRequest& fork);
+  v1::SequenceClosed Close(const v1::StreamRequest& close);
 
   // Answers to messages that were sent before.
   std::vector<v1::RowResult> Results(uint64_t batch_id, size_t rows);
