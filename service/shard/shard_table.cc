@@ -2,9 +2,9 @@
 #include "service/shard/shard_table.h"
 
 #include <algorithm>
+#include <bitset>
 #include <functional>
 #include <iterator>
-#include <set>
 
 #include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
@@ -63,6 +63,9 @@ const char* FindDifference(const RowShard& shard, const RowShard& other) {
   return nullptr;
 }
 
+// RowShard::fields is below it.
+constexpr uint32_t kFieldSets = 64;
+
 std::optional<Refusal> CheckFits(const RowShard& shard, const RowShard& other) {
   const StepShape& mine = shard.message->shape();
   const StepShape& theirs = other.message->shape();
@@ -73,10 +76,7 @@ std::optional<Refusal> CheckFits(const RowShard& shard, const RowShard& other) {
     return Contradicts("logits.shard.total_vocabulary_size", "another shard of this row has another");
   }
   if (mine.dtype != theirs.dtype) return Contradicts("logits.dtype", "another shard of this row has another");
-  if (mine.shard->first_token < other.message->end_token() && theirs.shard->first_token < shard.message->end_token()) {
-    return Contradicts("logits.shard.first_token", absl::StrCat("overlaps shard ", theirs.shard->index));
-  }
-  const auto not_alike = [&] { return absl::StrCat("is not that of shard ", theirs.shard->index); };
+  const auto not_alike = [&] { return absl::StrCat("is not that of shard ", other.index); };
   const v1::Step& step = shard.message->step();
   const v1::Step& their_step = other.message->step();
   if (Contradict(shard, step.has_priority(), other, their_step.has_priority(),
@@ -101,9 +101,12 @@ std::optional<Refusal> CheckCovers(const ShardTable::WholeRow& shards) {
 
 Refusal Missing(const std::vector<RowShard>& shards, const Limits& limits) {
   const uint32_t count = shards.front().message->shard().count;
-  std::set<uint32_t> missing;
-  for (uint32_t index = 0; index < count; ++index) missing.insert(missing.end(), index);
-  for (const RowShard& shard : shards) missing.erase(shard.message->shard().index);
+  std::vector<bool> came(count);
+  for (const RowShard& shard : shards) came[shard.index] = true;
+  std::vector<uint32_t> missing;
+  for (uint32_t index = 0; index < count; ++index) {
+    if (!came[index]) missing.push_back(index);
+  }
   const bool by_timeout = std::ranges::any_of(
       shards, [&](const RowShard& shard) { return shard.message->shape().timeout < limits.shard_wait; });
   return Refusal{Reason::kDeadlinePassed, "step.logits.shard",
@@ -132,10 +135,26 @@ std::optional<Refusal> CheckReplaces(const RowShard& shard, const RowShard& form
 
 }  // namespace
 
-RowShard::RowShard(std::shared_ptr<ShardMessage> of, uint32_t index)
-    : message(std::move(of)), row(index), ask(HashAsk(asked())), sparse(0) {
+RowShard::RowShard(std::shared_ptr<ShardMessage> of, uint32_t row_index)
+    : message(std::move(of)),
+      row(row_index),
+      index(message->shard().index),
+      first_token(message->shard().first_token),
+      end_token(first_token + message->shape().width),
+      ask(HashAsk(asked())),
+      sparse(0) {
+  const v1::VerifyDraft& drafts = asked().verify_draft();
+  const bool has[] = {index == 0,
+                      message->step().has_priority(),
+                      asked().has_history_hash(),
+                      drafts.has_return_probabilities(),
+                      !drafts.sparse_probabilities().empty(),
+                      asked().verify_tree().has_return_probabilities()};
+  static_assert(1u << std::size(has) == kFieldSets);
+  fields = 0;
+  for (const bool field : has) fields = 2 * fields + field;
   const auto values = [](const auto& field) { return absl::MakeConstSpan(field.data(), field.size()); };
-  for (const v1::SparseProbabilities& list : asked().verify_draft().sparse_probabilities()) {
+  for (const v1::SparseProbabilities& list : drafts.sparse_probabilities()) {
     sparse = absl::HashOf(sparse, values(list.tokens()), values(list.probabilities()));
   }
 }
@@ -203,27 +222,32 @@ std::vector<ShardTable::WholeRow> ShardTable::Add(const Worker& worker, const st
 }
 
 bool ShardTable::AddShard(std::vector<RowShard>* others, const RowShard& shard, Refused* refused) {
-  const ShardShape& part = shard.message->shard();
   std::vector<RowShard>& shards = *others;
-  const auto is_same = [&](const RowShard& other) { return other.message->shard().index == part.index; };
-  for (const RowShard& other : shards) {
-    if (is_same(other)) continue;
-    if (auto refusal = CheckFits(shard, other)) {
-      refused->emplace_back(shard, *std::move(refusal));
-      return false;
+  const auto refuse = [&](Refusal why) {
+    refused->emplace_back(shard, std::move(why));
+    return false;
+  };
+  std::bitset<kFieldSets> compared;
+  auto former = shards.end();
+  for (auto other = shards.begin(); other != shards.end(); ++other) {
+    if (other->index == shard.index) {
+      former = other;
+      continue;
+    }
+    if (!compared[other->fields]) {
+      compared.set(other->fields);
+      if (auto why = CheckFits(shard, *other)) return refuse(*std::move(why));
+    }
+    if (shard.first_token < other->end_token && other->first_token < shard.end_token) {
+      return refuse(Contradicts("logits.shard.first_token", absl::StrCat("overlaps shard ", other->index)));
     }
   }
-  const auto former = std::ranges::find_if(shards, is_same);
   if (former != shards.end()) {
-    if (auto refusal = CheckReplaces(shard, *former, refused)) {
-      refused->emplace_back(shard, *std::move(refusal));
-      return false;
-    }
+    if (auto why = CheckReplaces(shard, *former, refused)) return refuse(*std::move(why));
     shards.erase(former);
   }
-  const auto first_token = [](const RowShard& other) { return other.message->shard().first_token; };
-  shards.insert(std::ranges::upper_bound(shards, part.first_token, {}, first_token), shard);
-  return shards.size() == part.count;
+  shards.insert(std::ranges::upper_bound(shards, shard.first_token, {}, &RowShard::first_token), shard);
+  return shards.size() == shard.message->shard().count;
 }
 
 void ShardTable::Keep(const Worker& worker, const v1::StepRow& asked, RowAnswer result, uint32_t ranks, Source source) {
@@ -238,9 +262,7 @@ void ShardTable::Keep(const Worker& worker, const v1::StepRow& asked, RowAnswer 
         answer.closed = former->closed;
       }
     }
-    const auto is_answered = [&](const RowShard& shard) {
-      return answer.IsOf(shard.asked(), shard.message->shard().index);
-    };
+    const auto is_answered = [&](const RowShard& shard) { return answer.IsOf(shard.asked(), shard.index); };
     for (const RowShard& shard : TakeWaiting(key, is_answered, Extent::kShards)) answers.Add(shard, answer.answer);
     kept_.Put(key, std::move(answer), clock_.Now());
   }

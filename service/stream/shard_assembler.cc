@@ -211,6 +211,15 @@ struct StartedRows {
 
 }  // namespace
 
+absl::flat_hash_set<absl::string_view> FindNamedTwice(const v1::Step& step) {
+  absl::flat_hash_set<absl::string_view> named, twice;
+  named.reserve(static_cast<size_t>(step.rows_size()));
+  for (const v1::StepRow& row : step.rows()) {
+    if (!named.insert(row.request_id()).second) twice.insert(row.request_id());
+  }
+  return twice;
+}
+
 Refusal DuplicateRow(uint32_t index) {
   return {Reason::kDuplicateRow, absl::StrCat("step.rows[", index, "].request_id"), "1 row",
           "the step has several rows for this sequence; none of them is served"};
@@ -242,22 +251,19 @@ void ShardAssembler::AddFirst(const std::shared_ptr<StepMessage>& message,
 }
 
 void ShardAssembler::AddOther(const std::shared_ptr<StepMessage>& message) {
-  absl::flat_hash_map<absl::string_view, int> uses;
-  for (const v1::StepRow& row : message->step().rows()) ++uses[row.request_id()];
+  const auto twice = FindNamedTwice(message->step());
+  const auto check = [&](uint32_t index, const v1::StepRow& row) -> std::optional<Refusal> {
+    if (const Refusal* const refusal = message->FindSetTwice(index)) return *refusal;
+    if (auto refusal = message->FindUnknownInRow(index)) return refusal;
+    if (auto refusal = CheckName(row.request_id(), absl::StrCat("step.rows[", index, "].request_id"))) return refusal;
+    if (twice.contains(row.request_id())) return DuplicateRow(index);
+    return CheckOtherShard(row, index);
+  };
   StepAnswers refused;
   std::vector<uint32_t> rows;
   for (uint32_t index = 0; index < message->rows(); ++index) {
     const v1::StepRow& row = message->row(index);
-    const std::string field = absl::StrCat("step.rows[", index, "].request_id");
-    if (const Refusal* const refusal = message->FindSetTwice(index)) {
-      refused.Refuse({index, row.step_id()}, *refusal);
-    } else if (auto refusal = message->FindUnknownInRow(index)) {
-      refused.Refuse({index, row.step_id()}, *refusal);
-    } else if (auto refusal = CheckName(row.request_id(), field)) {
-      refused.Refuse({index, row.step_id()}, *refusal);
-    } else if (uses[row.request_id()] > 1) {
-      refused.Refuse({index, row.step_id()}, DuplicateRow(index));
-    } else if (auto refusal = CheckOtherShard(row, index)) {
+    if (const auto refusal = check(index, row)) {
       refused.Refuse({index, row.step_id()}, *refusal);
     } else {
       rows.push_back(index);

@@ -9,6 +9,8 @@
 #include <optional>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/string_view.h"
 #include "service/client_accounts.h"
 #include "service/engine.h"
 #include "service/refusal.h"
@@ -78,7 +80,9 @@ class ShardAssembler {
   std::atomic<bool> shutting_down_ = false;
 };
 
-// Returns the refusal of a row if another row of the step names its sequence.
+// Returns the sequences that several rows of the step name.
+absl::flat_hash_set<absl::string_view> FindNamedTwice(const v1::Step& step);
+// Returns the refusal of one of their rows.
 Refusal DuplicateRow(uint32_t index);
 
 }  // namespace sortition::service

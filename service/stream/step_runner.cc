@@ -100,11 +100,7 @@ bool StepRunner::Begin(StepInPieces* step) {
     return false;
   }
   step->bill = Bill(message->sent_bytes());
-  absl::flat_hash_set<absl::string_view> named;
-  named.reserve(message->rows());
-  for (const v1::StepRow& row : message->step().rows()) {
-    if (!named.insert(row.request_id()).second) step->twice.insert(row.request_id());
-  }
+  step->twice = FindNamedTwice(message->step());
   if (!shard) {
     step->whole = std::make_shared<StepInFlight>(message, message, &engine_.batcher(), &engine_.checkpoint_key(),
                                                  message->step().answer_early());

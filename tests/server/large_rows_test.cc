@@ -97,9 +97,12 @@ TEST(LargeRowsTest, RowsBeyondRingMessageAreSplit) {
 TEST(LargeRowsTest, RowsBeyondMostFieldBytesAreSplit) {
   constexpr uint32_t kVocabulary = 65536;
   const std::vector<uint32_t> drafts = {7, 8, 9, 10};
-  TestServer server;
+  Config config = TestConfig();
+  config.limits.max_message_bytes = 64 << 20;
+  TestServer server(config);
   client::ClientOptions options;
   options.targets = {server.target()};
+  options.limits.message_bytes = config.limits.max_message_bytes;
   const auto client = Connect(options);
   const auto sequences = Open(client.get(), 8, kVocabulary);
   v1::SparseProbabilities list;
