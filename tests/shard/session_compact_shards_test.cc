@@ -101,11 +101,7 @@ TEST_F(SessionCompactShards, AnswerIsThatOfWholeRow) {
 TEST_F(SessionCompactShards, RequiredTokensDecideTheRow) {
   Open([](auto* p) {
     p->set_top_k(5);
-    for (const uint32_t token : {3u, 335u, 700u}) {
-      v1::LogitBias& bias = *p->add_logit_bias();
-      bias.set_token(token);
-      bias.set_bias(2);
-    }
+    for (const uint32_t token : {3u, 335u, 700u}) AddBias(token, 2, p);
   });
   SendAll(1, 6);
   const std::vector<v1::Error> errors = Errors(1);
@@ -184,8 +180,7 @@ TEST_F(SessionCompactShards, RowsThatAreWholeStartInPieces) {
       continue;
     }
     Session& last = workers_[index]->session();
-    const testing::Delivery delivery = testing::Deliver(step.SerializeAsString());
-    last.BeginFrame(std::get<Frame>(DecodeFrame(delivery.segments, delivery.bytes)));
+    workers_[index]->Begin(step);
     EXPECT_GE(last.back_off(), absl::Nanoseconds(kPieceWork));
     for (; last.back_off() > absl::ZeroDuration(); ++pieces) last.Continue();
   }
@@ -215,8 +210,7 @@ TEST_F(SessionCompactShards, PiecesAreDoneAtTheStreamsEnd) {
       workers_[index]->Send(step);
       continue;
     }
-    const testing::Delivery delivery = testing::Deliver(step.SerializeAsString());
-    workers_[index]->session().BeginFrame(std::get<Frame>(DecodeFrame(delivery.segments, delivery.bytes)));
+    workers_[index]->Begin(step);
     EXPECT_GT(workers_[index]->session().back_off(), absl::ZeroDuration());
     workers_[index].reset();
   }

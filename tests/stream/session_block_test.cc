@@ -123,9 +123,7 @@ TEST_F(SessionBlock, EqualsReferenceEverywhere) {
   for (uint64_t n = 1; n <= testing::Scaled(2'000); ++n) {
     StepBuilder step(n, kModelVocabulary);
     const BlockRow row = Add(plain, &random, n, &step);
-    const v1::RowResult result = RunOne(step);
-    ASSERT_TRUE(result.has_verify()) << result.ShortDebugString();
-    const v1::VerifyResult& verify = result.verify();
+    const v1::VerifyResult verify = RunVerify(step);
     ASSERT_EQ(static_cast<size_t>(verify.positions_size()), row.expected.size()) << n;
     ASSERT_EQ(verify.accepted() + 1, row.expected.size());
     EXPECT_EQ(verify.matched(), verify.accepted());
@@ -164,9 +162,7 @@ TEST_F(SessionBlock, PhasesHoldAtTheirPositions) {
     StepBuilder step(n, kModelVocabulary);
     const BlockRow row = Add(plain, &random, n, &step);
     step.step().mutable_rows(0)->set_history_hash(plain.hash());
-    const v1::RowResult result = RunOne(step);
-    ASSERT_TRUE(result.has_verify()) << result.ShortDebugString();
-    const v1::VerifyResult& verify = result.verify();
+    const v1::VerifyResult verify = RunVerify(step);
     ASSERT_EQ(static_cast<size_t>(verify.positions_size()), row.expected.size()) << n;
     for (int i = 0; i < verify.positions_size(); ++i) {
       const kernels::RowOutput& expected = row.expected[static_cast<size_t>(i)];

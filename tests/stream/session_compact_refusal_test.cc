@@ -40,9 +40,7 @@ TEST_F(SessionCompactRefusal, EveryUndecidedPositionIsNamed) {
   v1::OpenSequence open = MakeOpen("a", 1, kVocabulary);
   open.mutable_parameters()->set_temperature(0);
   open.mutable_parameters()->mutable_raw_logprobs();
-  v1::LogitBias& bias = *open.mutable_parameters()->add_logit_bias();
-  bias.set_token(0);
-  bias.set_bias(1);
+  AddBias(0, 1, open.mutable_parameters());
   compact_.MustOpen(open);
   Damaged step = Stated(10);
   v1::StepRow& row = *step.message.mutable_step()->mutable_rows(0);
@@ -67,11 +65,7 @@ TEST_F(SessionCompactRefusal, NamedTokensOfARowAreBounded) {
   constexpr uint32_t kBiased = 9'000;
   constexpr uint32_t kPositions = 20;
   v1::OpenSequence open = MakeOpen("a", 1, kWide);
-  for (uint32_t id = 0; id < kBiased; ++id) {
-    v1::LogitBias& bias = *open.mutable_parameters()->add_logit_bias();
-    bias.set_token(id);
-    bias.set_bias(1);
-  }
+  for (uint32_t id = 0; id < kBiased; ++id) AddBias(id, 1, open.mutable_parameters());
   compact_.MustOpen(open);
   std::vector<float> logits(kWide);
   for (uint32_t id = 0; id < kWide; ++id) logits[id] = static_cast<float>(id) / kWide;
@@ -104,71 +98,44 @@ TEST_F(SessionCompactRefusal, NamedTokensOfARowAreBounded) {
 TEST_F(SessionCompactRefusal, UnsoundRowsFailAloneByName) {
   compact_.MustOpen(MakeOpen("a", 1, kVocabulary));
   const std::string at = "step.rows[0].compact[0]";
-  const auto expect = [&](Damaged row, Reason reason, const std::string& field) {
+  const auto set_id = [](Damaged* row, size_t i, uint32_t id) { std::memcpy(&row->pairs[i * 4], &id, 4); };
+  const auto set_logit = [](Damaged* row, size_t i, float logit) {
+    std::memcpy(&row->pairs[10 * 4 + i * 4], &logit, 4);
+  };
+  // The last token of the list as one of the others: it must come after the list, and not be in it.
+  const auto set_other = [](Damaged* row) {
+    row->row().set_first(9);
+    row->row().set_others(1);
+  };
+  std::vector<std::tuple<Reason, std::string, std::function<void(Damaged*)>>> cases = {
+      {Reason::kOutOfRange, at + ".first", [&](auto* row) { set_logit(row, 3, 1000); }},
+      {Reason::kOutOfRange, at + ".first", [&](auto* row) { set_id(row, 3, 59); }},
+      {Reason::kOutOfRange, at + ".first", [&](auto* row) { set_id(row, 3, kVocabulary); }},
+      {Reason::kOutOfRange, at + ".first",
+       [&](auto* row) { set_logit(row, 9, -std::numeric_limits<float>::infinity()); }},
+      {Reason::kLogitTooLarge, at, [&](auto* row) { set_logit(row, 0, 70000); }},
+      {Reason::kLogitNan, at, [&](auto* row) { set_logit(row, 5, std::numeric_limits<float>::quiet_NaN()); }},
+      {Reason::kOutOfRange, at + ".others", [&](auto* row) { set_other(row), set_id(row, 9, 59); }},
+      {Reason::kOutOfRange, at + ".others", [&](auto* row) { set_other(row), set_logit(row, 9, 1000); }},
+      {Reason::kOutOfRange, at + ".others", [&](auto* row) { set_other(row), row->row().set_is_whole(true); }},
+      {Reason::kMissingField, at + ".first", [](auto* row) { row->row().set_first(0), row->row().set_others(10); }},
+      {Reason::kOutOfRange, at + ".offset", [](auto* row) { row->row().set_offset(1); }},
+      {Reason::kOutOfRange, at + ".offset", [](auto* row) { row->row().set_offset(~uint64_t{0}); }},
+      {Reason::kOutOfRange, "step.rows[0].compact",
+       [](auto* row) { row->message.mutable_step()->mutable_rows(0)->add_compact(); }},
+      {Reason::kContradiction, "step.rows[0].tensor_row",
+       [](auto* row) { row->message.mutable_step()->mutable_rows(0)->set_tensor_row(0); }},
+  };
+  for (const uint64_t sum : {uint64_t{0}, Stated(10).row().unit_sum() - (uint64_t{1} << 43), ~uint64_t{0}}) {
+    cases.emplace_back(Reason::kOutOfRange, at + ".unit_sum", [=](auto* row) { row->row().set_unit_sum(sum); });
+    cases.emplace_back(Reason::kOutOfRange, at + ".sum", [=](auto* row) { row->row().set_sum(sum); });
+  }
+  for (const auto& [reason, field, damage] : cases) {
+    Damaged row = Stated(10);
+    damage(&row);
     row.message.set_payloads(0, row.pairs);
     ExpectError(RunOne(row.message), reason, field);
-  };
-  const auto set_id = [](Damaged* row, size_t i, uint32_t id) { std::memcpy(&row->pairs[i * 4], &id, 4); };
-  const auto set_logit = [](Damaged* row, size_t count, size_t i, float logit) {
-    std::memcpy(&row->pairs[count * 4 + i * 4], &logit, 4);
-  };
-  Damaged row = Stated(10);
-  set_logit(&row, 10, 3, 1000);
-  expect(row, Reason::kOutOfRange, at + ".first");
-  row = Stated(10);
-  set_id(&row, 3, 59);
-  expect(row, Reason::kOutOfRange, at + ".first");
-  row = Stated(10);
-  set_id(&row, 3, kVocabulary);
-  expect(row, Reason::kOutOfRange, at + ".first");
-  row = Stated(10);
-  set_logit(&row, 10, 9, -std::numeric_limits<float>::infinity());
-  expect(row, Reason::kOutOfRange, at + ".first");
-  row = Stated(10);
-  set_logit(&row, 10, 0, 70000);
-  expect(row, Reason::kLogitTooLarge, at);
-  row = Stated(10);
-  set_logit(&row, 10, 5, std::numeric_limits<float>::quiet_NaN());
-  expect(row, Reason::kLogitNan, at);
-  for (const uint64_t sum : {uint64_t{0}, row.row().unit_sum() - (uint64_t{1} << 43), ~uint64_t{0}}) {
-    row = Stated(10);
-    row.row().set_unit_sum(sum);
-    expect(row, Reason::kOutOfRange, at + ".unit_sum");
-    row = Stated(10);
-    row.row().set_sum(sum);
-    expect(row, Reason::kOutOfRange, at + ".sum");
   }
-  // The last token of the list as one of the others: it must come after the list, and not be in it.
-  row = Stated(10);
-  row.row().set_first(9);
-  row.row().set_others(1);
-  set_id(&row, 9, 59);
-  expect(row, Reason::kOutOfRange, at + ".others");
-  row = Stated(10);
-  row.row().set_first(9);
-  row.row().set_others(1);
-  set_logit(&row, 10, 9, 1000);
-  expect(row, Reason::kOutOfRange, at + ".others");
-  row = Stated(10);
-  row.row().set_first(9);
-  row.row().set_others(1);
-  row.row().set_is_whole(true);
-  expect(row, Reason::kOutOfRange, at + ".others");
-  row = Stated(10);
-  row.row().set_first(0);
-  row.row().set_others(10);
-  expect(row, Reason::kMissingField, at + ".first");
-  row = Stated(10);
-  row.row().set_offset(1);
-  expect(row, Reason::kOutOfRange, at + ".offset");
-  row.row().set_offset(~uint64_t{0});
-  expect(row, Reason::kOutOfRange, at + ".offset");
-  row = Stated(10);
-  row.message.mutable_step()->mutable_rows(0)->add_compact();
-  expect(row, Reason::kOutOfRange, "step.rows[0].compact");
-  row = Stated(10);
-  row.message.mutable_step()->mutable_rows(0)->set_tensor_row(0);
-  expect(row, Reason::kContradiction, "step.rows[0].tensor_row");
   EXPECT_EQ(RunOne(Stated(kVocabulary).message).draw().token(), 59u) << "a sound one";
 }
 
@@ -239,22 +206,20 @@ TEST_F(SessionCompactRefusal, LimitsHoldForRowAndStep) {
 
 TEST_F(SessionCompactRefusal, MessageNeedsWhatItsRowsNeed) {
   compact_.MustOpen(MakeOpen("a", 1, kVocabulary));
-  const auto expect = [&](const v1::StreamRequest& message, Reason reason, const std::string& field) {
+  const std::tuple<Reason, const char*, void (*)(v1::Step*)> cases[] = {
+      {Reason::kMissingField, "step.logits.pairs", [](auto* step) { step->mutable_logits()->clear_pairs(); }},
+      {Reason::kContradiction, "step.logits.source",
+       [](auto* step) { *step->mutable_logits()->mutable_source() = step->logits().pairs(); }},
+      {Reason::kContradiction, "step.logits.tensor_rows",
+       [](auto* step) { step->mutable_logits()->set_tensor_rows(1); }},
+      {Reason::kContradiction, "step.logits.pairs", [](auto* step) { step->mutable_rows(0)->clear_compact(); }},
+  };
+  for (const auto& [reason, field, change] : cases) {
+    v1::StreamRequest message = Stated(10).message;
+    change(message.mutable_step());
     compact_.Send(message);
     ExpectError(compact_.StepError(message.step().batch_id()), reason, field);
-  };
-  v1::StreamRequest step = Stated(10).message;
-  step.mutable_step()->mutable_logits()->clear_pairs();
-  expect(step, Reason::kMissingField, "step.logits.pairs");
-  step = Stated(10).message;
-  *step.mutable_step()->mutable_logits()->mutable_source() = step.step().logits().pairs();
-  expect(step, Reason::kContradiction, "step.logits.source");
-  step = Stated(10).message;
-  step.mutable_step()->mutable_logits()->set_tensor_rows(1);
-  expect(step, Reason::kContradiction, "step.logits.tensor_rows");
-  step = Stated(10).message;
-  step.mutable_step()->mutable_rows(0)->clear_compact();
-  expect(step, Reason::kContradiction, "step.logits.pairs");
+  }
 }
 
 // If a step's whole rows find no place, all of it is refused, and its compact rows have not run.

@@ -111,9 +111,8 @@ TEST_F(SessionCosts, CompactRowsRunInPieces) {
   constexpr int kPositions = 10;
   static_assert(kPositions * kPosition > kPieceWork);
   for (int i = 0; i < kRows; ++i) Open(absl::StrCat(i), kBanned);
-  const testing::Delivery delivery = testing::Deliver(CompactScores(kRows, kPositions).SerializeAsString());
+  compact_.Begin(CompactScores(kRows, kPositions));
   Session& session = compact_.session();
-  session.BeginFrame(std::get<Frame>(DecodeFrame(delivery.segments, delivery.bytes)));
   int pieces = 1;
   for (; session.back_off() > absl::ZeroDuration(); ++pieces) session.Continue();
   EXPECT_EQ(pieces, kRows);
@@ -137,9 +136,7 @@ TEST_F(SessionCosts, LongMessagesPauseBeforeTheirWork) {
   v1::StreamRequest open;
   *open.mutable_open() = MakeOpen("0", 1, kVocabulary);
   for (uint32_t token = 0; token < kBanned; ++token) {
-    v1::LogitBias& bias = *open.mutable_open()->mutable_parameters()->add_logit_bias();
-    bias.set_token(token);
-    bias.set_bias(1);
+    AddBias(token, 1, open.mutable_open()->mutable_parameters());
   }
   begin(open);
   StepBuilder step(1, kVocabulary);

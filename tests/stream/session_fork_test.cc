@@ -118,21 +118,22 @@ TEST_F(SessionFork, InvalidForkIsRefusedByName) {
   const v1::SequenceForked beyond = Fork(MakeFork(Child("c"), 6));
   ExpectError(beyond.error(), Reason::kHistoryRequired, "fork.position");
   EXPECT_EQ(beyond.error().limit(), "0..5");
-  ExpectError(Fork(MakeFork(Child("parent"), 3)).error(), Reason::kContradiction, "fork.child.request_id");
-  v1::StreamRequest request = MakeFork(Child("c"), 3);
-  request.mutable_fork()->set_parent_request_id("nobody");
-  ExpectError(Fork(request).error(), Reason::kUnknownSequence, "fork.parent_request_id");
-  request.mutable_fork()->clear_parent_request_id();
-  ExpectError(Fork(request).error(), Reason::kMissingField, "fork.parent_request_id");
-  request = MakeFork(Child("c"), 3);
-  request.mutable_fork()->mutable_child()->mutable_history()->add_tokens(1);
-  ExpectError(Fork(request).error(), Reason::kContradiction, "fork.child.history");
-  request = MakeFork(Child("c"), 3);
-  request.mutable_fork()->mutable_child()->set_live_vocabulary_size(40);
-  ExpectError(Fork(request).error(), Reason::kVocabularyMismatch, "fork.child.vocabulary_size");
-  request = MakeFork(Child("c"), 3);
-  request.mutable_fork()->mutable_child()->mutable_parameters()->set_top_p(2);
-  ExpectError(Fork(request).error(), Reason::kOutOfRange, "fork.child.parameters.top_p");
+  const std::tuple<Reason, std::string, void (*)(v1::ForkSequence*)> cases[] = {
+      {Reason::kContradiction, "child.request_id", [](auto* fork) { fork->mutable_child()->set_request_id("parent"); }},
+      {Reason::kUnknownSequence, "parent_request_id", [](auto* fork) { fork->set_parent_request_id("nobody"); }},
+      {Reason::kMissingField, "parent_request_id", [](auto* fork) { fork->clear_parent_request_id(); }},
+      {Reason::kContradiction, "child.history",
+       [](auto* fork) { fork->mutable_child()->mutable_history()->add_tokens(1); }},
+      {Reason::kVocabularyMismatch, "child.vocabulary_size",
+       [](auto* fork) { fork->mutable_child()->set_live_vocabulary_size(40); }},
+      {Reason::kOutOfRange, "child.parameters.top_p",
+       [](auto* fork) { fork->mutable_child()->mutable_parameters()->set_top_p(2); }},
+  };
+  for (const auto& [reason, field, change] : cases) {
+    v1::StreamRequest request = MakeFork(Child("c"), 3);
+    change(request.mutable_fork());
+    ExpectError(Fork(request).error(), reason, "fork." + field);
+  }
   // None of these has made a sequence or changed the parent.
   EXPECT_EQ(engine_->sequences().live_sequences(), 1u);
   Draw(&plain_, "parent", 3, 30);

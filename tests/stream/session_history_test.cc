@@ -51,8 +51,7 @@ class SessionHistory : public ::testing::Test {
       v1::StepRow& row = AddPeak(&step, open.request_id(), 1, plain, 20);
       for (uint32_t token = 0; token < 4000; ++token) row.add_append_tokens(token % 7);
     }
-    const testing::Delivery delivery = testing::Deliver(step.Build().SerializeAsString());
-    worker().session().BeginFrame(std::get<Frame>(DecodeFrame(delivery.segments, delivery.bytes)));
+    worker().Begin(step.Build());
     return opens;
   }
   StreamWorker& worker() {
@@ -84,10 +83,8 @@ TEST_F(SessionHistory, PiecesEqualWhole) {
 // Pieces let a shell serve other streams in between.
 TEST_F(SessionHistory, LongHistoryIsTakenInPieces) {
   const v1::OpenSequence whole = Long("a", 1, 24'000);
-  const testing::Delivery delivery = testing::Deliver(testing::Message(whole).SerializeAsString());
-  auto frame = DecodeFrame(delivery.segments, delivery.bytes);
+  worker().Begin(testing::Message(whole));
   Session& session = worker().session();
-  session.BeginFrame(std::move(std::get<Frame>(frame)));
   int pieces = 1;
   for (; worker().sink().size() == 0; ++pieces) {
     ASSERT_GT(session.back_off(), absl::ZeroDuration());
@@ -110,10 +107,8 @@ TEST_F(SessionHistory, LongListOfEditsIsMadeInPieces) {
   v1::OpenSequence whole = MakeOpen("a", 1, kTokens);
   whole.mutable_parameters()->set_frequency_penalty(0.5f);
   for (uint32_t token = 0; token < kTokens; ++token) whole.mutable_history()->add_tokens(token);
-  const testing::Delivery delivery = testing::Deliver(testing::Message(whole).SerializeAsString());
-  auto frame = DecodeFrame(delivery.segments, delivery.bytes);
+  worker().Begin(testing::Message(whole));
   Session& session = worker().session();
-  session.BeginFrame(std::move(std::get<Frame>(frame)));
   int pieces = 1;
   for (; session.back_off() > absl::ZeroDuration(); ++pieces) session.Continue();
   EXPECT_EQ(pieces, 29);  // the message is read, then 25 of the history, the last of which begins the list

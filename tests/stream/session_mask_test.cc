@@ -68,19 +68,19 @@ TEST_F(SessionMask, WrongMaskWidthIsRefusedByName) {
   worker_.MustOpen(MakeOpen("a", 1, kVocabulary));
   ASSERT_FALSE(Upload(MakeUpload(1, {3}, kVocabulary - 1)).has_error());
   ExpectError(Masked(1, 3).error(), Reason::kVocabularyMismatch, "step.rows[0].mask.uploaded_mask_id");
-  v1::StreamRequest wrong = MakeUpload(2, {3});
-  wrong.mutable_upload_mask()->set_vocabulary_size(kVocabulary + 32);
-  ExpectError(Upload(wrong).error(), Reason::kSizeMismatch, "payloads[0]");
-  wrong = MakeUpload(2, {3});
-  wrong.mutable_upload_mask()->mutable_mask()->set_rows(2);
-  ExpectError(Upload(wrong).error(), Reason::kOutOfRange, "upload_mask.mask.rows");
-  wrong = MakeUpload(2, {3});
-  wrong.mutable_upload_mask()->mutable_mask()->mutable_source()->mutable_inline_()->set_payload(1);
-  ExpectError(Upload(wrong).error(), Reason::kOutOfRange, "upload_mask.mask.source.inline.payload");
-  wrong = MakeUpload(2, {3});
-  wrong.add_payloads("more");
-  ExpectError(Upload(wrong).error(), Reason::kTooMany, "payloads");
-  wrong = MakeRelease(2);
+  const std::tuple<Reason, const char*, void (*)(v1::StreamRequest*, v1::UploadMask*)> cases[] = {
+      {Reason::kSizeMismatch, "payloads[0]", [](auto*, auto* mask) { mask->set_vocabulary_size(kVocabulary + 32); }},
+      {Reason::kOutOfRange, "upload_mask.mask.rows", [](auto*, auto* mask) { mask->mutable_mask()->set_rows(2); }},
+      {Reason::kOutOfRange, "upload_mask.mask.source.inline.payload",
+       [](auto*, auto* mask) { mask->mutable_mask()->mutable_source()->mutable_inline_()->set_payload(1); }},
+      {Reason::kTooMany, "payloads", [](auto* request, auto*) { request->add_payloads("more"); }},
+  };
+  for (const auto& [reason, field, change] : cases) {
+    v1::StreamRequest wrong = MakeUpload(2, {3});
+    change(&wrong, wrong.mutable_upload_mask());
+    ExpectError(Upload(wrong).error(), reason, field);
+  }
+  v1::StreamRequest wrong = MakeRelease(2);
   wrong.add_payloads("nothing refers to it");
   ExpectError(Upload(wrong).error(), Reason::kContradiction, "payloads[0]");
 }

@@ -300,11 +300,7 @@ TEST_F(SessionBans, EqualsBanOfTheSequence) {
   for (v1::OpenSequence* open : {&open_, &banned}) {
     open->set_epoch(2);
     open->mutable_parameters()->mutable_processed_logprobs()->set_top(5);
-    for (const uint32_t token : {2u, 9u}) {
-      v1::LogitBias& bias = *open->mutable_parameters()->add_logit_bias();
-      bias.set_token(token);
-      bias.set_bias(2);
-    }
+    for (const uint32_t token : {2u, 9u}) AddBias(token, 2, open->mutable_parameters());
   }
   for (const uint32_t token : {1u, 9u}) banned.mutable_parameters()->add_banned_token_ids(token);
   worker_.MustOpen(open_);
@@ -394,11 +390,7 @@ TEST(SessionTextEnds, EqualDefinitionsUnderDrafts) {
   for (uint32_t token = 0; token < 4; ++token) {
     BanPhrase({token * 3, (token + 1) % 4 * 3}, open.mutable_parameters());
   }
-  for (uint32_t token = 0; token < 4; ++token) {
-    v1::LogitBias& bias = *open.mutable_parameters()->add_logit_bias();
-    bias.set_token(token * 3);
-    bias.set_bias(4);
-  }
+  for (uint32_t token = 0; token < 4; ++token) AddBias(token * 3, 4, open.mutable_parameters());
   TestEngine engine = TestEngine::OnCpu();
   StreamWorker worker(engine.get());
   worker.MustOpen(open);

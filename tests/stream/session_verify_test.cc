@@ -71,9 +71,7 @@ TEST_F(SessionVerify, RejectionEqualsReferenceEverywhere) {
           {.logits = logits, .task = kernels::RowTask::kVerify, .given = draft, .draft = distribution}, position + i));
     }
     if (expected.back().accepted) expected.push_back(plain.Answer({.logits = Logits(4 * n + 3)}, position + 3));
-    const v1::RowResult result = RunOne(step);
-    ASSERT_TRUE(result.has_verify()) << result.ShortDebugString();
-    const v1::VerifyResult& verify = result.verify();
+    const v1::VerifyResult verify = RunVerify(step);
     ASSERT_EQ(static_cast<size_t>(verify.positions_size()), expected.size());
     ASSERT_EQ(verify.accepted() + 1, expected.size());
     for (size_t i = 0; i < expected.size(); ++i) {
@@ -174,9 +172,7 @@ TEST_F(SessionVerify, TreesAreWalkedAlongDrawnTokens) {
     }
     std::vector<uint32_t> right = {writer.Right({}).token()};
     while (std::ranges::find(ways, right) != ways.end()) right.push_back(writer.Right(right).token());
-    const v1::RowResult result = RunOne(step);
-    ASSERT_TRUE(result.has_verify()) << result.ShortDebugString();
-    const v1::VerifyResult& verify = result.verify();
+    const v1::VerifyResult verify = RunVerify(step);
     ASSERT_EQ(testing::TokensOf(verify), right);
     ASSERT_EQ(verify.accepted() + 1, right.size());
     ASSERT_EQ(static_cast<uint32_t>(verify.path_size()), verify.accepted());

@@ -70,6 +70,11 @@ class JudgedRows : public ::testing::Test {
   static std::string Logits(uint64_t number) { return LogitsAfter({}, 5000 + number); }
 
   v1::RowResult RunOne(const StepBuilder& step) { return worker_.RunOne(step.Build()); }
+  v1::VerifyResult RunVerify(const StepBuilder& step) {
+    const v1::RowResult result = RunOne(step);
+    EXPECT_TRUE(result.has_verify()) << result.ShortDebugString();
+    return result.verify();
+  }
 
   TestEngine engine_ = TestEngine::OnCpu();
   StreamWorker worker_{engine_.get()};

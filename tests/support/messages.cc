@@ -74,6 +74,12 @@ v1::OpenSequence MakeOpen(std::string_view request_id, uint64_t epoch, uint32_t 
   return open;
 }
 
+void AddBias(uint32_t token, float bias, v1::SamplingParameters* parameters) {
+  v1::LogitBias& added = *parameters->add_logit_bias();
+  added.set_token(token);
+  added.set_bias(bias);
+}
+
 v1::StreamRequest Message(v1::OpenSequence open) {
   v1::StreamRequest request;
   *request.mutable_open() = std::move(open);

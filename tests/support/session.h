@@ -12,6 +12,7 @@
 
 namespace sortition::service {
 
+using testing::AddBias;
 using testing::F32Bytes;
 using testing::F32Peak;
 using testing::MakeOpen;

@@ -20,6 +20,11 @@ StreamWorker::StreamWorker(service::Engine* engine, const Options& options)
   EXPECT_TRUE(Await([](const auto& message) { return message.has_welcome(); }).has_value());
 }
 
+void StreamWorker::Begin(const v1::StreamRequest& message) {
+  const Delivery delivery = Deliver(message.SerializeAsString());
+  session_->BeginFrame(std::get<service::Frame>(service::DecodeFrame(delivery.segments, delivery.bytes)));
+}
+
 void StreamWorker::SendBytes(std::string bytes) {
   const Delivery delivery = DeliverInPieces(std::move(bytes), &random_);
   auto decoded = service::DecodeFrame(delivery.segments, delivery.bytes);

@@ -30,6 +30,8 @@ class StreamWorker {
   StreamWorker(service::Engine* engine, const Options& options);
 
   void Send(const v1::StreamRequest& message) { SendBytes(message.SerializeAsString()); }
+  // The same, whose pieces after the first one the caller has the session take.
+  void Begin(const v1::StreamRequest& message);
   // Bytes that may be no message.
   void SendBytes(std::string bytes);
 
