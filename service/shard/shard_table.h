@@ -84,7 +84,7 @@ class ShardTable {
   size_t kept() const;     // answers
 
  private:
-  using RowKey = std::pair<SequenceKey, uint64_t>;  // with the step id; rows of several while some rank is behind
+  using RowKey = std::pair<SequenceKey, uint64_t>;  // with the step id: a sequence has several if some rank is behind
   using Deadlines = std::multimap<absl::Time, const RowKey*>;
   struct Assembly {
     Deadlines::iterator deadline;
@@ -94,7 +94,7 @@ class ShardTable {
   using Waiting = std::map<RowKey, Assembly>;
   enum class Extent { kShards, kRows };
 
-  // Adds one shard to those of its row; true if it completes them. Compares it with each of them.
+  // Adds one shard to those of its row; true if it completes them.
   static bool AddShard(std::vector<RowShard>* others, const RowShard& shard,
                        std::vector<std::pair<RowShard, Refusal>>* refused);
   // Returns the next row.

@@ -113,9 +113,7 @@ class SessionBlock : public JudgedRows {
 };
 
 TEST_F(SessionBlock, EqualsReferenceEverywhere) {
-  open_.mutable_parameters()->set_top_k(30);
-  open_.mutable_parameters()->mutable_raw_logprobs()->set_top(2);
-  open_.mutable_parameters()->add_logprob_token_ids(5);
+  open_.mutable_parameters()->MergeFrom(ParametersOf("top_k: 30 raw_logprobs { top: 2 } logprob_token_ids: 5"));
   worker_.MustOpen(open_);
   const PlainSequence plain(open_);
   std::mt19937_64 random(84);
@@ -142,16 +140,9 @@ TEST_F(SessionBlock, EqualsReferenceEverywhere) {
 
 // A block crosses the borders of phases, whose temperature, filters and penalties differ.
 TEST_F(SessionBlock, PhasesHoldAtTheirPositions) {
-  v1::Phase& phase = *open_.mutable_parameters()->add_phases();
-  phase.add_begin(1);
-  phase.add_end(2);
-  phase.set_max_tokens(6);
-  phase.add_then(7);
-  phase.add_then(2);
-  phase.mutable_parameters()->set_temperature(0.4f);
-  phase.mutable_parameters()->set_top_k(12);
-  phase.mutable_parameters()->set_frequency_penalty(0.5f);
-  open_.mutable_parameters()->set_top_p(0.9f);
+  open_.mutable_parameters()->MergeFrom(
+      ParametersOf("top_p: 0.9 phases { begin: 1 end: 2 max_tokens: 6 then: [7, 2]"
+                   "                    parameters { temperature: 0.4 top_k: 12 frequency_penalty: 0.5 } }"));
   open_.mutable_history()->set_prompt_length(0);
   worker_.MustOpen(open_);
   PlainSequence plain(open_);

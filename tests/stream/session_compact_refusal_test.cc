@@ -142,9 +142,9 @@ TEST_F(SessionCompactRefusal, UnsoundRowsFailAloneByName) {
 // The rule looks at the temperature alone, and not at how the other options compile.
 TEST_F(SessionCompactRefusal, SumIsRefusedWithoutOneTemperature) {
   uint64_t epoch = 0;
-  const auto run = [&](const std::function<void(v1::SamplingParameters*)>& set, bool has_unit_sum, int64_t more) {
+  const auto run = [&](const char* parameters, bool has_unit_sum, int64_t more) {
     v1::OpenSequence open = MakeOpen("a", ++epoch, kVocabulary);
-    set(open.mutable_parameters());
+    *open.mutable_parameters() = ParametersOf(parameters);
     compact_.MustOpen(open);
     Damaged step = Stated(10);
     step.row().set_sum(step.row().unit_sum() + static_cast<uint64_t>(more));
@@ -152,36 +152,27 @@ TEST_F(SessionCompactRefusal, SumIsRefusedWithoutOneTemperature) {
     return RunOne(step.message);
   };
   const std::string sum = "step.rows[0].compact[0].sum";
-  const auto plain = [](auto* p) { p->set_top_k(5); };
-  const auto chain = [](auto* p) {
-    p->set_top_k(5);
-    p->set_top_n_sigma(3);
-    p->set_top_a(0.1f);
-  };
-  const auto greedy = [](auto* p) { p->set_temperature(0); };
-  for (const std::function<void(v1::SamplingParameters*)>& set :
-       {std::function<void(v1::SamplingParameters*)>(plain), {chain}, {greedy}}) {
+  for (const char* parameters : {"top_k: 5", "top_k: 5 top_n_sigma: 3 top_a: 0.1", "temperature: 0"}) {
     for (const bool has_unit_sum : {false, true}) {
-      EXPECT_NE(run(set, has_unit_sum, 0).error().reason(), v1::OUT_OF_RANGE);
+      EXPECT_NE(run(parameters, has_unit_sum, 0).error().reason(), v1::OUT_OF_RANGE);
       // A sum that the listed tokens do not allow.
-      ExpectError(run(set, has_unit_sum, -(int64_t{1} << 43)), Reason::kOutOfRange, sum);
+      ExpectError(run(parameters, has_unit_sum, -(int64_t{1} << 43)), Reason::kOutOfRange, sum);
     }
     // Two statements of one sum.
-    ExpectError(run(set, true, 1), Reason::kOutOfRange, sum);
+    ExpectError(run(parameters, true, 1), Reason::kOutOfRange, sum);
   }
   // A sum in place of unit_sum decides a row that needs one.
-  const auto cutoff = [](auto* p) { p->set_epsilon_cutoff(0.9f); };
+  const char* const cutoff = "epsilon_cutoff: 0.9";
   EXPECT_EQ(run(cutoff, true, 0).draw().token(), 59u);
   EXPECT_EQ(run(cutoff, false, 0).draw().token(), 59u);
   v1::OpenSequence open = MakeOpen("a", ++epoch, kVocabulary);
-  cutoff(open.mutable_parameters());
+  *open.mutable_parameters() = ParametersOf(cutoff);
   compact_.MustOpen(open);
   Damaged without_sums = Stated(10);
   without_sums.row().clear_unit_sum();
   without_sums.row().clear_sum();
   ExpectError(RunOne(without_sums.message), Reason::kRowRequired, "step.rows[0].compact[0]");
-  const auto dynamic = [](auto* p) { p->mutable_dynamic_temperature()->set_range(0.5f); };
-  ExpectError(run(dynamic, true, 0), Reason::kContradiction, sum);
+  ExpectError(run("dynamic_temperature { range: 0.5 }", true, 0), Reason::kContradiction, sum);
 }
 
 TEST_F(SessionCompactRefusal, LimitsHoldForRowAndStep) {

@@ -26,27 +26,19 @@ class SessionDevices : public ::testing::Test {
 };
 
 TEST_F(SessionDevices, OptionsThatNoDeviceHasAreRefusedAtOpenByName) {
-  const std::pair<std::string, std::function<void(v1::SamplingParameters*)>> options[] = {
-      {"tempered_logprobs", [](auto* p) { p->mutable_tempered_logprobs(); }},
-      {"kept_log_mass", [](auto* p) { p->set_kept_log_mass(true); }},
-      {"min_keep",
-       [](auto* p) {
-         p->set_top_p(0.5f);
-         p->set_min_keep(2);
-       }},
-  };
-  for (const auto& [name, set] : options) {
+  const std::pair<std::string, const char*> options[] = {{"tempered_logprobs", "tempered_logprobs {}"},
+                                                         {"kept_log_mass", "kept_log_mass: true"},
+                                                         {"min_keep", "top_p: 0.5 min_keep: 2"}};
+  for (const auto& [name, parameters] : options) {
     v1::OpenSequence open = MakeOpen("a", 1, kStatefulVocabulary);
-    set(open.mutable_parameters());
+    *open.mutable_parameters() = ParametersOf(parameters);
     const v1::Error error = worker_.Open(open).error();
     ExpectError(error, Reason::kNotImplemented, "open.parameters." + name);
     EXPECT_THAT(error.message(), HasSubstr(name));
     EXPECT_FALSE(error.has_retry_after());
-    v1::ForkSequence fork;
-    fork.set_parent_request_id("parent");
-    *fork.mutable_child() = open;
     v1::StreamRequest message;
-    *message.mutable_fork() = fork;
+    message.mutable_fork()->set_parent_request_id("parent");
+    *message.mutable_fork()->mutable_child() = open;
     ExpectError(worker_.Fork(message).error(), Reason::kNotImplemented, "fork.child.parameters." + name);
   }
 }
@@ -56,9 +48,7 @@ TEST_F(SessionDevices, AnOptionOfAPhaseIsNamedThere) {
   StreamWorker worker(engine.get());
   v1::OpenSequence open = MakeOpen("a", 1, kStatefulVocabulary);
   open.mutable_history();
-  v1::Phase& phase = *open.mutable_parameters()->add_phases();
-  phase.add_end(5);
-  phase.mutable_parameters()->set_typical_p(0.5f);
+  *open.mutable_parameters() = ParametersOf("phases { end: 5 parameters { typical_p: 0.5 } }");
   ExpectError(worker.Open(open).error(), Reason::kNotImplemented, "open.parameters.phases[0].parameters.typical_p");
 }
 

@@ -1,6 +1,5 @@
 // Whole lives of sequences, step by step against the plain sequence: tokens, hashes and the bits of logprobs.
 
-#include <functional>
 #include <ostream>
 
 #include "absl/strings/str_cat.h"
@@ -16,64 +15,33 @@ constexpr uint32_t kLive = 290;
 
 struct Life {
   std::string name;
-  std::function<void(v1::SamplingParameters*)> set;
-  // GoogleTest puts it into the test's name, which must not hold addresses.
+  std::string parameters;
+  // GoogleTest puts it into the test's name.
   friend void PrintTo(const Life& life, std::ostream* out) { *out << life.name; }
 };
 
+std::string Lists() {
+  std::string text;
+  for (int i = 0; i < 100; ++i) absl::StrAppend(&text, "allowed_token_ids: ", 2 * i, " ");
+  for (int i = 0; i < 20; ++i) absl::StrAppend(&text, "banned_token_ids: ", 3 * i, " ");
+  for (int i = 0; i < 50; ++i) absl::StrAppend(&text, "logit_bias { token: ", 5 * i, " bias: ", 0.1 * i - 2, " } ");
+  return text;
+}
+
 std::vector<Life> Lives() {
   return {
-      {"Default", [](auto*) {}},
-      {"Greedy", [](auto* p) { p->set_temperature(0); }},
-      {"Filters",
-       [](auto* p) {
-         p->set_temperature(1.3f);
-         p->set_top_k(40);
-         p->set_top_p(0.9f);
-         p->set_min_p(0.02f);
-       }},
-      {"Logprobs",
-       [](auto* p) {
-         p->set_top_p(0.8f);
-         p->mutable_raw_logprobs()->set_top(5);
-         p->mutable_processed_logprobs()->set_top(1000);
-       }},
-      {"Repetition", [](auto* p) { p->set_repetition_penalty(1.3f); }},
-      {"Frequency",
-       [](auto* p) {
-         p->set_frequency_penalty(0.7f);
-         p->mutable_raw_logprobs();
-       }},
-      {"Presence",
-       [](auto* p) {
-         p->set_temperature(0.5f);
-         p->set_presence_penalty(-1.5f);
-         p->mutable_processed_logprobs()->set_top(3);
-       }},
-      {"Lists",
-       [](auto* p) {
-         for (uint32_t token = 0; token < 100; ++token) p->add_allowed_token_ids(2 * token);
-         for (uint32_t token = 0; token < 20; ++token) p->add_banned_token_ids(3 * token);
-         for (uint32_t token = 0; token < 50; ++token) {
-           p->add_logit_bias()->set_token(5 * token);
-           p->mutable_logit_bias(static_cast<int>(token))->set_bias(0.1f * static_cast<float>(token) - 2);
-         }
-       }},
+      {"Default", ""},
+      {"Greedy", "temperature: 0"},
+      {"Filters", "temperature: 1.3 top_k: 40 top_p: 0.9 min_p: 0.02"},
+      {"Logprobs", "top_p: 0.8 raw_logprobs { top: 5 } processed_logprobs { top: 1000 }"},
+      {"Repetition", "repetition_penalty: 1.3"},
+      {"Frequency", "frequency_penalty: 0.7 raw_logprobs {}"},
+      {"Presence", "temperature: 0.5 presence_penalty: -1.5 processed_logprobs { top: 3 }"},
+      {"Lists", Lists()},
       {"Everything",
-       [](auto* p) {
-         p->set_temperature(0.9f);
-         p->set_top_k(30);
-         p->set_top_p(0.95f);
-         p->set_min_p(0.01f);
-         p->set_repetition_penalty(0.8f);
-         p->set_frequency_penalty(0.3f);
-         p->set_presence_penalty(0.2f);
-         p->add_banned_token_ids(17);
-         p->add_logit_bias()->set_token(23);
-         p->mutable_logit_bias(0)->set_bias(4);
-         p->mutable_raw_logprobs()->set_top(2);
-         p->mutable_processed_logprobs()->set_top(2);
-       }},
+       "temperature: 0.9 top_k: 30 top_p: 0.95 min_p: 0.01 repetition_penalty: 0.8 frequency_penalty: 0.3"
+       " presence_penalty: 0.2 banned_token_ids: 17 logit_bias { token: 23 bias: 4 }"
+       " raw_logprobs { top: 2 } processed_logprobs { top: 2 }"},
   };
 }
 
@@ -91,7 +59,7 @@ TEST_P(SessionLife, EqualsPlainSequence) {
     open.set_live_vocabulary_size(kLive);
     open.set_choice_index(static_cast<uint32_t>(dtype));
     open.set_seed(random());
-    GetParam().set(open.mutable_parameters());
+    *open.mutable_parameters() = testing::ParametersOf(GetParam().parameters);
     v1::OpenSequence whole = open;
     whole.mutable_history()->set_prompt_length(20);
     for (int i = 0; i < 25; ++i) whole.mutable_history()->add_tokens(static_cast<uint32_t>(random() % kLive));

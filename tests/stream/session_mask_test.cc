@@ -201,10 +201,7 @@ TEST_F(SessionMask, EmptyMaskFailsItsRowByName) {
 // No mask of the step applies to a token that a phase forces, so the refusal names none.
 TEST_F(SessionMask, NoLiveTokenNamesTheForcedTokenThatLogitsMask) {
   v1::OpenSequence open = StatefulOpen("a", 1);
-  v1::Phase& phase = *open.mutable_parameters()->add_phases();
-  phase.add_begin(3);
-  phase.set_max_tokens(0);
-  phase.add_then(2);
+  open.mutable_parameters()->MergeFrom(ParametersOf("phases { begin: 3 max_tokens: 0 then: 2 }"));
   worker_.MustOpen(open);
   const PlainSequence plain(open);
   std::vector<float> logits(kStatefulVocabulary);
@@ -221,10 +218,9 @@ TEST_F(SessionMask, NoLiveTokenNamesTheForcedTokenThatLogitsMask) {
 
 TEST_F(SessionMask, NoLiveTokenNamesTheOptionsThatTookPart) {
   uint64_t epoch = 0;
-  const auto message_of = [&](const std::function<void(v1::SamplingParameters*)>& set,
-                              const std::function<void(v1::RowMask*)>& mask) {
+  const auto message_of = [&](const char* parameters, const std::function<void(v1::RowMask*)>& mask) {
     v1::OpenSequence open = StatefulOpen("a", ++epoch);
-    set(open.mutable_parameters());
+    open.mutable_parameters()->MergeFrom(ParametersOf(parameters));
     worker_.MustOpen(open);
     StepBuilder step(++batch_, kStatefulVocabulary);
     mask(AddPeak(&step, "a", batch_, PlainSequence(open), 9).mutable_mask());
@@ -233,10 +229,7 @@ TEST_F(SessionMask, NoLiveTokenNamesTheOptionsThatTookPart) {
     return error.message();
   };
   const auto allows_stop = [](v1::RowMask* mask) { mask->mutable_allowed_tokens()->add_tokens(9); };
-  const auto held_back = [](v1::SamplingParameters* p) {
-    p->add_stop_token_ids(9);
-    p->set_min_tokens(5);
-  };
+  const char* const held_back = "stop_token_ids: 9 min_tokens: 5";
   EXPECT_EQ(message_of(held_back, allows_stop), "every token is masked: min_tokens, mask.allowed_tokens");
   const auto bans_all_but_stop = [](v1::RowMask* mask) {
     for (uint32_t token = 0; token < kStatefulVocabulary; ++token) {
@@ -245,39 +238,20 @@ TEST_F(SessionMask, NoLiveTokenNamesTheOptionsThatTookPart) {
   };
   EXPECT_EQ(message_of(held_back, bans_all_but_stop),
             "no token is live beside the banned ones: min_tokens, mask.banned_tokens");
-  const auto lists = [](v1::SamplingParameters* p) {
-    for (const uint32_t token : {8u, 9u}) p->add_allowed_token_ids(token);
-    p->add_banned_token_ids(9);
-  };
-  EXPECT_EQ(message_of(lists, allows_stop),
+  EXPECT_EQ(message_of("allowed_token_ids: [8, 9] banned_token_ids: 9", allows_stop),
             "every token is masked: allowed_token_ids, banned_token_ids or bad_words, mask.allowed_tokens");
   // The history ends in 2, 3.
-  const auto strings = [](v1::SamplingParameters* p) {
-    for (const uint32_t token : {3u, 9u}) {
-      p->mutable_bad_words()->empty() ? p->add_bad_words()->add_tokens(token)
-                                      : p->mutable_bad_words(0)->add_tokens(token);
-    }
-  };
-  EXPECT_EQ(message_of(strings, allows_stop), "every token is masked: bad_words, mask.allowed_tokens");
-  const auto in_phase = [](v1::SamplingParameters* p) {
-    v1::Phase& phase = *p->add_phases();
-    phase.add_end(7);
-    phase.mutable_parameters()->add_allowed_token_ids(8);
-  };
-  EXPECT_EQ(message_of(in_phase, allows_stop),
+  EXPECT_EQ(message_of("bad_words { tokens: [3, 9] }", allows_stop),
+            "every token is masked: bad_words, mask.allowed_tokens");
+  EXPECT_EQ(message_of("phases { end: 7 parameters { allowed_token_ids: 8 } }", allows_stop),
             "every token is masked: allowed_token_ids in phase 1, mask.allowed_tokens");
 }
 
 TEST_F(SessionMask, StopAndForcedTokensAreInAnswers) {
   v1::OpenSequence open = MakeOpen("a", 1, kVocabulary);
   open.mutable_history();
-  v1::SamplingParameters& parameters = *open.mutable_parameters();
-  parameters.mutable_raw_logprobs();
-  parameters.add_stop_token_ids(9);
-  parameters.set_min_tokens(2);
-  v1::Phase& phase = *parameters.add_phases();
-  phase.set_max_tokens(1);
-  phase.add_then(20);
+  *open.mutable_parameters() =
+      ParametersOf("raw_logprobs {} stop_token_ids: 9 min_tokens: 2 phases { max_tokens: 1 then: 20 }");
   const v1::OpenedState state = worker_.MustOpen(open);
   EXPECT_TRUE(state.stateful());
   PlainSequence plain(open);

@@ -77,10 +77,7 @@ class SessionTextEnd : public ::testing::Test {
 class SessionRepetition : public SessionTextEnd {
  protected:
   SessionRepetition() {
-    v1::RepetitionStop& stop = *open_.mutable_parameters()->mutable_repetition_stop();
-    stop.set_repeats(3);
-    stop.set_max_period(4);
-    stop.set_min_length(0);
+    *open_.mutable_parameters() = ParametersOf("repetition_stop { repeats: 3 max_period: 4 min_length: 0 }");
   }
 };
 
@@ -382,11 +379,7 @@ TEST_F(SessionBans, RetryWithOtherBansIsRefused) {
 TEST(SessionTextEnds, EqualDefinitionsUnderDrafts) {
   v1::OpenSequence open = MakeOpen("a", 1, kModelVocabulary);
   open.mutable_history();
-  open.mutable_parameters()->set_top_k(3);
-  v1::RepetitionStop& stop = *open.mutable_parameters()->mutable_repetition_stop();
-  stop.set_repeats(2);
-  stop.set_max_period(3);
-  stop.set_min_length(3);
+  *open.mutable_parameters() = ParametersOf("top_k: 3 repetition_stop { repeats: 2 max_period: 3 min_length: 3 }");
   for (uint32_t token = 0; token < 4; ++token) {
     BanPhrase({token * 3, (token + 1) % 4 * 3}, open.mutable_parameters());
   }

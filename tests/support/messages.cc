@@ -5,6 +5,7 @@
 #include <bit>
 #include <utility>
 
+#include "google/protobuf/text_format.h"
 #include "kernels/check.h"
 #include "kernels/law/version.h"
 
@@ -78,6 +79,12 @@ void AddBias(uint32_t token, float bias, v1::SamplingParameters* parameters) {
   v1::LogitBias& added = *parameters->add_logit_bias();
   added.set_token(token);
   added.set_bias(bias);
+}
+
+v1::SamplingParameters ParametersOf(const std::string& text) {
+  v1::SamplingParameters parameters;
+  SORTITION_CHECK(google::protobuf::TextFormat::ParseFromString(text, &parameters));
+  return parameters;
 }
 
 v1::StreamRequest Message(v1::OpenSequence open) {

@@ -63,6 +63,8 @@ void IgnoreUnknownFields(Hello* hello) {
 v1::OpenSequence MakeOpen(std::string_view request_id, uint64_t epoch, uint32_t vocabulary);
 
 void AddBias(uint32_t token, float bias, v1::SamplingParameters* parameters);
+// Returns parameters that are written in protobuf's text format.
+v1::SamplingParameters ParametersOf(const std::string& text);
 
 v1::StreamRequest Message(v1::OpenSequence open);
 v1::StreamRequest MakeCancel(uint64_t batch_id);

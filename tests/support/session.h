@@ -16,6 +16,7 @@ using testing::AddBias;
 using testing::F32Bytes;
 using testing::F32Peak;
 using testing::MakeOpen;
+using testing::ParametersOf;
 using testing::PlainSequence;
 using testing::RandomLogits;
 using testing::StepBuilder;
