@@ -1,7 +1,6 @@
 // Compact rows in shards: the ranks' statements together give the answer of the whole row in every bit, or ROW_REQUIRED
 // for all ranks. A shard that does not state its own part is refused by name.
 #include <algorithm>
-#include <functional>
 
 #include "gmock/gmock.h"
 #include "service/text/cost.h"
