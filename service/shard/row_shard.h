@@ -31,21 +31,28 @@ class ShardMessage {
 
   const ShardShape& shard() const { return *shape().shard; }
   const v1::StepRow& row(uint32_t index) const { return step().rows(static_cast<int>(index)); }
-  // The token behind the shard's last one.
-  uint32_t end_token() const { return shard().first_token + shape().width; }
   // Returns the row of the message's tensor that is the first one of row `index`.
   uint64_t FirstTensorRow(uint32_t index) const {
     return row(index).has_tensor_row() ? row(index).tensor_row() : shape().first_rows[index];
   }
 };
 
-// The shard of one row that a message brings.
+// The shard of one row that a message brings, with what a comparison with others looks at.
 struct RowShard {
+  RowShard(std::shared_ptr<ShardMessage> of, uint32_t row_index);
+
   std::shared_ptr<ShardMessage> message;
-  uint32_t row = 0;  // of the message
-  uint64_t ask = 0;  // HashAsk
+  uint32_t row;  // of the message
+  uint32_t index;
+  uint32_t first_token, end_token;
+  // The set of optional fields that are there, a bit each. Shards of a row with the same set, none of which contradicts
+  // another, agree in all fields that are compared.
+  uint32_t fields;
+  uint64_t ask;     // HashAsk
+  uint64_t sparse;  // a hash of the drafts' sparse probabilities
 
   const v1::StepRow& asked() const { return message->row(row); }
+  bool is_first() const { return index == 0; }
 };
 
 // Gathers answers, so that each message gets its rows' answers together. Not thread-safe.

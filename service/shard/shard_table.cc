@@ -2,11 +2,14 @@
 #include "service/shard/shard_table.h"
 
 #include <algorithm>
+#include <bitset>
 #include <functional>
 #include <iterator>
 
+#include "absl/hash/hash.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/types/span.h"
 
 namespace sortition::service {
 namespace {
@@ -24,7 +27,7 @@ Refusal Contradicts(absl::string_view field, std::string message) {
 // Returns true if a field of two shards contradicts. Both have the same value, or one that is not shard 0 lacks it.
 bool Contradict(const RowShard& shard, bool is_set, const RowShard& other, bool is_others, bool are_alike) {
   if (is_set && is_others) return !are_alike;
-  return (is_set && other.message->shard().index == 0) || (is_others && shard.message->shard().index == 0);
+  return (is_set && other.is_first()) || (is_others && shard.is_first());
 }
 
 // Returns the field of the row that contradicts the other shard's, with a point before it; null if none does.
@@ -47,12 +50,8 @@ const char* FindDifference(const RowShard& shard, const RowShard& other) {
                    drafts.return_probabilities() == theirs.return_probabilities())) {
       return ".verify_draft.return_probabilities";
     }
-    const auto alike = [](const v1::SparseProbabilities& a, const v1::SparseProbabilities& b) {
-      return std::ranges::equal(a.tokens(), b.tokens()) && std::ranges::equal(a.probabilities(), b.probabilities());
-    };
-    const auto& sparse = drafts.sparse_probabilities();
-    const auto& their_sparse = theirs.sparse_probabilities();
-    if (contradict(!sparse.empty(), !their_sparse.empty(), std::ranges::equal(sparse, their_sparse, alike))) {
+    if (contradict(!drafts.sparse_probabilities().empty(), !theirs.sparse_probabilities().empty(),
+                   shard.sparse == other.sparse)) {
       return ".verify_draft.sparse_probabilities";
     }
   }
@@ -64,6 +63,9 @@ const char* FindDifference(const RowShard& shard, const RowShard& other) {
   return nullptr;
 }
 
+// RowShard::fields is below it.
+constexpr uint32_t kFieldSets = 64;
+
 std::optional<Refusal> CheckFits(const RowShard& shard, const RowShard& other) {
   const StepShape& mine = shard.message->shape();
   const StepShape& theirs = other.message->shape();
@@ -74,10 +76,7 @@ std::optional<Refusal> CheckFits(const RowShard& shard, const RowShard& other) {
     return Contradicts("logits.shard.total_vocabulary_size", "another shard of this row has another");
   }
   if (mine.dtype != theirs.dtype) return Contradicts("logits.dtype", "another shard of this row has another");
-  if (mine.shard->first_token < other.message->end_token() && theirs.shard->first_token < shard.message->end_token()) {
-    return Contradicts("logits.shard.first_token", absl::StrCat("overlaps shard ", theirs.shard->index));
-  }
-  const auto not_alike = [&] { return absl::StrCat("is not that of shard ", theirs.shard->index); };
+  const auto not_alike = [&] { return absl::StrCat("is not that of shard ", other.index); };
   const v1::Step& step = shard.message->step();
   const v1::Step& their_step = other.message->step();
   if (Contradict(shard, step.has_priority(), other, their_step.has_priority(),
@@ -102,10 +101,11 @@ std::optional<Refusal> CheckCovers(const ShardTable::WholeRow& shards) {
 
 Refusal Missing(const std::vector<RowShard>& shards, const Limits& limits) {
   const uint32_t count = shards.front().message->shard().count;
+  std::vector<bool> came(count);
+  for (const RowShard& shard : shards) came[shard.index] = true;
   std::vector<uint32_t> missing;
   for (uint32_t index = 0; index < count; ++index) {
-    const auto is_it = [&](const RowShard& shard) { return shard.message->shard().index == index; };
-    if (std::ranges::none_of(shards, is_it)) missing.push_back(index);
+    if (!came[index]) missing.push_back(index);
   }
   const bool by_timeout = std::ranges::any_of(
       shards, [&](const RowShard& shard) { return shard.message->shape().timeout < limits.shard_wait; });
@@ -135,6 +135,30 @@ std::optional<Refusal> CheckReplaces(const RowShard& shard, const RowShard& form
 
 }  // namespace
 
+RowShard::RowShard(std::shared_ptr<ShardMessage> of, uint32_t row_index)
+    : message(std::move(of)),
+      row(row_index),
+      index(message->shard().index),
+      first_token(message->shard().first_token),
+      end_token(first_token + message->shape().width),
+      ask(HashAsk(asked())),
+      sparse(0) {
+  const v1::VerifyDraft& drafts = asked().verify_draft();
+  const bool has[] = {index == 0,
+                      message->step().has_priority(),
+                      asked().has_history_hash(),
+                      drafts.has_return_probabilities(),
+                      !drafts.sparse_probabilities().empty(),
+                      asked().verify_tree().has_return_probabilities()};
+  static_assert(1u << std::size(has) == kFieldSets);
+  fields = 0;
+  for (const bool field : has) fields = 2 * fields + field;
+  const auto values = [](const auto& field) { return absl::MakeConstSpan(field.data(), field.size()); };
+  for (const v1::SparseProbabilities& list : drafts.sparse_probabilities()) {
+    sparse = absl::HashOf(sparse, values(list.tokens()), values(list.probabilities()));
+  }
+}
+
 StepAnswers& ShardAnswers::Of(const RowShard& shard) {
   const auto [place, is_new] = places_.try_emplace(shard.message.get(), messages_.size());
   if (is_new) messages_.emplace_back(shard.message, StepAnswers());
@@ -155,13 +179,14 @@ ShardTable::ShardTable(const Limits& limits, const Clock* clock) : limits_(limit
 std::vector<ShardTable::WholeRow> ShardTable::Add(const Worker& worker, const std::shared_ptr<ShardMessage>& message,
                                                   std::span<const uint32_t> rows, absl::Time deadline) {
   const ShardShape& part = message->shard();
+  std::vector<RowShard> shards;
+  for (const uint32_t row : rows) shards.emplace_back(message, row);
   std::vector<WholeRow> complete;
   ShardAnswers answers;
   Refused refused;
   {
     absl::MutexLock lock(&mutex_);
-    for (const uint32_t row : rows) {
-      const RowShard shard{message, row, HashAsk(message->row(row))};
+    for (const RowShard& shard : shards) {
       const SequenceKey key = MakeKey(worker, shard.asked().request_id());
       // Without an epoch a step id may be used again for another step.
       const KeptAnswer* const kept =
@@ -170,13 +195,18 @@ std::vector<ShardTable::WholeRow> ShardTable::Add(const Worker& worker, const st
         answers.Add(shard, kept->answer);
         continue;
       }
-      const auto sequence = waiting_.try_emplace(key).first;
-      const auto it = sequence->second.try_emplace(shard.asked().step_id(), Assembly{deadline, {}}).first;
-      it->second.deadline = std::min(it->second.deadline, deadline);
-      if (!AddShard(&it->second, shard, &refused)) continue;
-      complete.push_back(std::move(it->second.shards));
-      sequence->second.erase(it);
-      if (sequence->second.empty()) waiting_.erase(sequence);
+      const auto [row, is_new] = waiting_.try_emplace({key, shard.asked().step_id()});
+      Assembly& assembly = row->second;
+      if (is_new) {
+        assembly.deadline = deadlines_.emplace(deadline, &row->first);
+      } else if (deadline < assembly.deadline->first) {
+        auto place = deadlines_.extract(assembly.deadline);
+        place.key() = deadline;
+        assembly.deadline = deadlines_.insert(std::move(place));
+      }
+      if (!AddShard(&assembly.shards, shard, &refused)) continue;
+      complete.push_back(std::move(assembly.shards));
+      Erase(row);
     }
   }
   std::erase_if(complete, [&](const WholeRow& shards) {
@@ -191,28 +221,33 @@ std::vector<ShardTable::WholeRow> ShardTable::Add(const Worker& worker, const st
   return complete;
 }
 
-bool ShardTable::AddShard(Assembly* assembly, const RowShard& shard, Refused* refused) {
-  const ShardShape& part = shard.message->shard();
-  std::vector<RowShard>& shards = assembly->shards;
-  const auto is_same = [&](const RowShard& other) { return other.message->shard().index == part.index; };
-  for (const RowShard& other : shards) {
-    if (is_same(other)) continue;
-    if (auto refusal = CheckFits(shard, other)) {
-      refused->emplace_back(shard, *std::move(refusal));
-      return false;
+bool ShardTable::AddShard(std::vector<RowShard>* others, const RowShard& shard, Refused* refused) {
+  std::vector<RowShard>& shards = *others;
+  const auto refuse = [&](Refusal why) {
+    refused->emplace_back(shard, std::move(why));
+    return false;
+  };
+  std::bitset<kFieldSets> compared;
+  auto former = shards.end();
+  for (auto other = shards.begin(); other != shards.end(); ++other) {
+    if (other->index == shard.index) {
+      former = other;
+      continue;
+    }
+    if (!compared[other->fields]) {
+      compared.set(other->fields);
+      if (auto why = CheckFits(shard, *other)) return refuse(*std::move(why));
+    }
+    if (shard.first_token < other->end_token && other->first_token < shard.end_token) {
+      return refuse(Contradicts("logits.shard.first_token", absl::StrCat("overlaps shard ", other->index)));
     }
   }
-  const auto former = std::ranges::find_if(shards, is_same);
   if (former != shards.end()) {
-    if (auto refusal = CheckReplaces(shard, *former, refused)) {
-      refused->emplace_back(shard, *std::move(refusal));
-      return false;
-    }
+    if (auto why = CheckReplaces(shard, *former, refused)) return refuse(*std::move(why));
     shards.erase(former);
   }
-  const auto first_token = [](const RowShard& other) { return other.message->shard().first_token; };
-  shards.insert(std::ranges::upper_bound(shards, part.first_token, {}, first_token), shard);
-  return shards.size() == part.count;
+  shards.insert(std::ranges::upper_bound(shards, shard.first_token, {}, &RowShard::first_token), shard);
+  return shards.size() == shard.message->shard().count;
 }
 
 void ShardTable::Keep(const Worker& worker, const v1::StepRow& asked, RowAnswer result, uint32_t ranks, Source source) {
@@ -227,12 +262,8 @@ void ShardTable::Keep(const Worker& worker, const v1::StepRow& asked, RowAnswer 
         answer.closed = former->closed;
       }
     }
-    const auto is_answered = [&](const RowShard& shard) {
-      return answer.IsOf(shard.asked(), shard.message->shard().index);
-    };
-    for (const RowShard& shard : TakeWaiting(key, is_answered)) {
-      answers.Add(shard, answer.answer);
-    }
+    const auto is_answered = [&](const RowShard& shard) { return answer.IsOf(shard.asked(), shard.index); };
+    for (const RowShard& shard : TakeWaiting(key, is_answered, Extent::kShards)) answers.Add(shard, answer.answer);
     kept_.Put(key, std::move(answer), clock_.Now());
   }
   answers.Send();
@@ -254,92 +285,58 @@ void ShardTable::Forget(const std::string& tenant) {
   kept_.Forget(tenant);
 }
 
-std::vector<RowShard> ShardTable::TakeWaiting(const SequenceKey& key, Wanted is_wanted) {
-  std::vector<RowShard> taken;
-  const auto sequence = waiting_.find(key);
-  if (sequence == waiting_.end()) return taken;
-  Assemblies& assemblies = sequence->second;
-  for (auto it = assemblies.begin(); it != assemblies.end();) {
-    std::vector<RowShard>& shards = it->second.shards;
-    const auto first = std::stable_partition(shards.begin(), shards.end(), std::not_fn(is_wanted));
-    taken.insert(taken.end(), first, shards.end());
-    shards.erase(first, shards.end());
-    it = shards.empty() ? assemblies.erase(it) : std::next(it);
-  }
-  if (sequence->second.empty()) waiting_.erase(sequence);
-  return taken;
+ShardTable::Waiting::iterator ShardTable::Erase(Waiting::iterator row) {
+  deadlines_.erase(row->second.deadline);
+  return waiting_.erase(row);
 }
 
-std::vector<RowShard> ShardTable::TakeWaiting(Wanted is_wanted) {
-  std::vector<SequenceKey> keys;
-  for (const auto& [key, assemblies] : waiting_) keys.push_back(key);
+std::vector<RowShard> ShardTable::TakeWaiting(const SequenceKey& key, Wanted is_wanted, Extent extent) {
+  const auto is_first = [&](const RowShard& shard) { return shard.is_first() && is_wanted(shard); };
   std::vector<RowShard> taken;
-  for (const SequenceKey& key : keys) {
-    for (RowShard& shard : TakeWaiting(key, is_wanted)) taken.push_back(std::move(shard));
+  auto row = waiting_.lower_bound({key, 0});
+  while (row != waiting_.end() && row->first.first == key) {
+    std::vector<RowShard>& shards = row->second.shards;
+    const bool takes_all = extent == Extent::kRows && std::ranges::any_of(shards, is_first);
+    const auto first =
+        takes_all ? shards.begin() : std::stable_partition(shards.begin(), shards.end(), std::not_fn(is_wanted));
+    taken.insert(taken.end(), first, shards.end());
+    shards.erase(first, shards.end());
+    row = shards.empty() ? Erase(row) : std::next(row);
   }
   return taken;
 }
 
 void ShardTable::Expire() {
-  ShardAnswers answers;
-  std::vector<Assembly> expired;
+  std::vector<std::vector<RowShard>> expired;
   {
     absl::MutexLock lock(&mutex_);
     const absl::Time now = clock_.Now();
-    for (auto it = waiting_.begin(); it != waiting_.end();) {
-      Assemblies& assemblies = it->second;
-      for (auto assembly = assemblies.begin(); assembly != assemblies.end();) {
-        const bool is_over = assembly->second.deadline <= now;
-        if (is_over) expired.push_back(std::move(assembly->second));
-        assembly = is_over ? assemblies.erase(assembly) : std::next(assembly);
-      }
-      const auto sequence = it++;
-      if (assemblies.empty()) waiting_.erase(sequence);
+    while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+      const auto row = waiting_.find(*deadlines_.begin()->second);
+      expired.push_back(std::move(row->second.shards));
+      Erase(row);
     }
     kept_.Expire(now);
   }
-  for (const Assembly& assembly : expired) {
-    const Refusal missing = Missing(assembly.shards, limits_);
-    for (const RowShard& shard : assembly.shards) answers.Refuse(shard, missing);
+  ShardAnswers answers;
+  for (const std::vector<RowShard>& shards : expired) {
+    const Refusal missing = Missing(shards, limits_);
+    for (const RowShard& shard : shards) answers.Refuse(shard, missing);
   }
   answers.Send();
 }
 
-void ShardTable::Cancel(const Worker& worker, std::span<const std::string> request_ids, Wanted is_wanted,
-                        const Refusal& refusal) {
-  std::vector<RowShard> cancelled;
+void ShardTable::Remove(const Worker& worker, std::span<const std::string> request_ids, Wanted is_wanted, Extent extent,
+                        const Refusal* refusal) {
+  std::vector<RowShard> removed;
   {
     absl::MutexLock lock(&mutex_);
     for (const std::string& request_id : request_ids) {
-      const SequenceKey key = MakeKey(worker, request_id);
-      const auto sequence = waiting_.find(key);
-      if (sequence == waiting_.end()) continue;
-      std::vector<uint64_t> whole_steps;
-      const auto is_first = [&](const RowShard& shard) {
-        return shard.message->shard().index == 0 && is_wanted(shard);
-      };
-      for (const auto& [step_id, assembly] : sequence->second) {
-        if (std::ranges::any_of(assembly.shards, is_first)) whole_steps.push_back(step_id);
-      }
-      const auto is_cancelled = [&](const RowShard& shard) {
-        return is_wanted(shard) || std::ranges::binary_search(whole_steps, shard.asked().step_id());
-      };
-      for (RowShard& shard : TakeWaiting(key, is_cancelled)) cancelled.push_back(std::move(shard));
+      std::ranges::move(TakeWaiting(MakeKey(worker, request_id), is_wanted, extent), std::back_inserter(removed));
     }
   }
   ShardAnswers answers;
-  for (const RowShard& shard : cancelled) answers.Refuse(shard, refusal);
-  answers.Send();
-}
-
-void ShardTable::Withdraw(uint64_t stream, const Refusal* refusal) {
-  std::vector<RowShard> withdrawn;
-  {
-    absl::MutexLock lock(&mutex_);
-    withdrawn = TakeWaiting([&](const RowShard& shard) { return shard.message->stream() == stream; });
-  }
-  ShardAnswers answers;
-  for (const RowShard& shard : withdrawn) {
+  for (const RowShard& shard : removed) {
     if (refusal != nullptr) {
       answers.Refuse(shard, *refusal);
     } else {
@@ -351,9 +348,7 @@ void ShardTable::Withdraw(uint64_t stream, const Refusal* refusal) {
 
 size_t ShardTable::waiting() const {
   absl::MutexLock lock(&mutex_);
-  size_t rows = 0;
-  for (const auto& [key, assemblies] : waiting_) rows += assemblies.size();
-  return rows;
+  return waiting_.size();
 }
 
 size_t ShardTable::kept() const {

@@ -31,6 +31,8 @@
 namespace sortition::service {
 
 // Thread-safe. The windows of the streams bound the number of shards. Answers are sent within the calls, under no lock.
+// A shard is compared under the lock with one of each kind of its row's shards, and looked at beside each: 16 ms for a
+// message of 4,096 rows in 256 shards, with fewer than 5 µs for a row.
 class ShardTable {
  public:
   // `clock` is not owned and outlives the table.
@@ -69,33 +71,48 @@ class ShardTable {
   using Wanted = absl::FunctionRef<bool(const RowShard&)>;
   // Refuses the shards of these sequences that wait and are wanted. If shard 0 is, all other shards of its row are
   // refused, too: the row is shard 0's.
-  void Cancel(const Worker& worker, std::span<const std::string> request_ids, Wanted is_wanted, const Refusal& refusal);
-
-  // Removes the shards of a stream, and answers their rows with the refusal; without answers if it is null, since the
-  // stream has ended. The other shards of these rows keep waiting.
-  void Withdraw(uint64_t stream, const Refusal* refusal);
+  void Cancel(const Worker& worker, std::span<const std::string> request_ids, Wanted is_wanted,
+              const Refusal& refusal) {
+    Remove(worker, request_ids, is_wanted, Extent::kRows, &refusal);
+  }
+  // Removes shards likewise, while the other shards of their rows keep waiting. If `refusal` is null, they are not
+  // answered, since their stream has ended.
+  void Withdraw(const Worker& worker, std::span<const std::string> request_ids, Wanted is_wanted,
+                const Refusal* refusal) {
+    Remove(worker, request_ids, is_wanted, Extent::kShards, refusal);
+  }
 
   size_t waiting() const;  // rows
   size_t kept() const;     // answers
 
  private:
+  using RowKey = std::pair<SequenceKey, uint64_t>;  // with the step id: a sequence has several if some rank is behind
+  using Deadlines = std::multimap<absl::Time, const RowKey*>;
   struct Assembly {
-    absl::Time deadline;
+    Deadlines::iterator deadline;
     std::vector<RowShard> shards;  // by first token; not empty
   };
-  using Assemblies = std::map<uint64_t, Assembly>;  // by step id; more than one while some rank is behind
+  // Ordered by content, so that the order of answers is deterministic.
+  using Waiting = std::map<RowKey, Assembly>;
+  enum class Extent { kShards, kRows };
 
-  // Adds one shard; true if it completes its row.
-  static bool AddShard(Assembly* assembly, const RowShard& shard, std::vector<std::pair<RowShard, Refusal>>* refused);
-  // Removes the shards for which `is_wanted` holds from those that wait: of one sequence, or of all.
-  std::vector<RowShard> TakeWaiting(const SequenceKey& key, Wanted is_wanted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  std::vector<RowShard> TakeWaiting(Wanted is_wanted) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Adds one shard to those of its row; true if it completes them.
+  static bool AddShard(std::vector<RowShard>* others, const RowShard& shard,
+                       std::vector<std::pair<RowShard, Refusal>>* refused);
+  // Returns the next row.
+  Waiting::iterator Erase(Waiting::iterator row) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Takes the shards of a sequence that wait and are wanted; with all shards of their row if shard 0 is one of them and
+  // `extent` says so.
+  std::vector<RowShard> TakeWaiting(const SequenceKey& key, Wanted is_wanted, Extent extent)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Remove(const Worker& worker, std::span<const std::string> request_ids, Wanted is_wanted, Extent extent,
+              const Refusal* refusal);
 
   const Limits limits_;
   const Clock& clock_;
   mutable absl::Mutex mutex_;
-  // Ordered by content, so that the order of answers is deterministic.
-  std::map<SequenceKey, Assemblies> waiting_ ABSL_GUARDED_BY(mutex_);
+  Waiting waiting_ ABSL_GUARDED_BY(mutex_);
+  Deadlines deadlines_ ABSL_GUARDED_BY(mutex_);  // of waiting_
   KeptAnswers kept_ ABSL_GUARDED_BY(mutex_);
 };
 

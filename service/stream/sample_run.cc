@@ -55,10 +55,10 @@ class SampleRun::Rows final : public PendingStep, public std::enable_shared_from
   }
 
   void Continue() {
-    uint64_t work = 0;
-    while (response_.rows_size() < request_->rows_size() && work < kPieceWork) {
+    Bill piece;
+    while (response_.rows_size() < request_->rows_size() && !piece.piece_is_full()) {
       const int index = response_.rows_size();
-      work += price::kRow + price::kParameterByte * request_->rows(index).parameters().ByteSizeLong();
+      piece.Add(price::kRow + price::kParameterByte * request_->rows(index).parameters().ByteSizeLong());
       v1::RowResult& result = *response_.add_rows();
       result.set_row(static_cast<uint32_t>(index));
       if (auto refusal = Open(index)) {
@@ -66,7 +66,7 @@ class SampleRun::Rows final : public PendingStep, public std::enable_shared_from
         EncodeError(*refusal, result.mutable_error());
       }
     }
-    engine_.Spend(account_.get(), work);
+    engine_.Spend(account_.get(), piece.piece_work());
     has_pieces_ = response_.rows_size() < request_->rows_size();
     if (has_pieces_) return;
     if (opened_.empty()) return done_(std::move(response_));

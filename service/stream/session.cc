@@ -234,9 +234,9 @@ void Session::Drain(v1::DrainingNotice::Cause cause, absl::Duration grace) {
 }
 
 void Session::Close() {
-  if (stream_->closed()) return;
-  const std::vector<std::shared_ptr<StepMessage>> steps = stream_->Close();
+  if (!stream_->Close()) return;
   shards_.Close();
+  const std::vector<std::shared_ptr<StepMessage>> steps = stream_->Steps();
   for (const auto& step : steps) step->Cancel();
   if (!steps.empty()) engine_.batcher().Sweep();
 }

@@ -38,7 +38,6 @@ class StreamShards final : public ShardMessage {
 
   const std::shared_ptr<StepMessage>& message() const { return message_; }
   FirstShardRow Take(uint32_t row) { return std::exchange(rows_[row], {}); }
-  bool has_run(uint32_t row) const { return rows_[row].run != nullptr; }
 
  private:
   const std::shared_ptr<StepMessage> message_;
@@ -137,19 +136,6 @@ uint64_t MergeCost(const ShardTable::WholeRow& shards) {
   return cost;
 }
 
-const RowShard& FirstOf(const ShardTable::WholeRow& shards) {
-  return *std::ranges::find_if(shards, [](const RowShard& shard) { return shard.message->shard().index == 0; });
-}
-
-// Returns the price of a row that is answered as it starts; 0 for one that a device runs.
-uint64_t StartCost(const ShardTable::WholeRow& shards) {
-  const RowShard& first = FirstOf(shards);
-  const bool runs = static_cast<const StreamShards&>(*first.message).has_run(first.row);
-  const bool is_compact = std::ranges::any_of(shards, IsCompact);
-  if (runs && !is_compact) return 0;
-  return price::kShardAnswer * shards.size() + (runs ? MergeCost(shards) : 0);
-}
-
 // Gives the row the statement that its shards make together. A refusal names the shard.
 std::optional<Refusal> MergeCompact(const ShardTable::WholeRow& shards, const Limits& limits, SequenceRow* run) {
   const uint32_t positions = run->plan().positions();
@@ -157,7 +143,7 @@ std::optional<Refusal> MergeCompact(const ShardTable::WholeRow& shards, const Li
   for (auto& position : of_position) position.reserve(shards.size());
   for (const RowShard& shard : shards) {
     std::vector<kernels::StatedRow> rows;
-    if (shard.message->shard().index == 0) {
+    if (shard.is_first()) {
       rows = run->plan().compact;
     } else {
       const auto& message = *static_cast<const StreamShards&>(*shard.message).message();
@@ -209,6 +195,12 @@ uint64_t LeastSent(const std::vector<ShardTable::WholeRow>& rows) {
   return least;
 }
 
+std::vector<std::string> SequencesOf(const StepMessage& message) {
+  std::vector<std::string> request_ids;
+  for (const v1::StepRow& row : message.step().rows()) request_ids.push_back(row.request_id());
+  return request_ids;
+}
+
 // The rows of one message of shard 0 that have become whole together.
 struct StartedRows {
   std::shared_ptr<StreamShards> first;
@@ -218,6 +210,15 @@ struct StartedRows {
 };
 
 }  // namespace
+
+absl::flat_hash_set<absl::string_view> FindNamedTwice(const v1::Step& step) {
+  absl::flat_hash_set<absl::string_view> named, twice;
+  named.reserve(static_cast<size_t>(step.rows_size()));
+  for (const v1::StepRow& row : step.rows()) {
+    if (!named.insert(row.request_id()).second) twice.insert(row.request_id());
+  }
+  return twice;
+}
 
 Refusal DuplicateRow(uint32_t index) {
   return {Reason::kDuplicateRow, absl::StrCat("step.rows[", index, "].request_id"), "1 row",
@@ -250,22 +251,19 @@ void ShardAssembler::AddFirst(const std::shared_ptr<StepMessage>& message,
 }
 
 void ShardAssembler::AddOther(const std::shared_ptr<StepMessage>& message) {
-  absl::flat_hash_map<absl::string_view, int> uses;
-  for (const v1::StepRow& row : message->step().rows()) ++uses[row.request_id()];
+  const auto twice = FindNamedTwice(message->step());
+  const auto check = [&](uint32_t index, const v1::StepRow& row) -> std::optional<Refusal> {
+    if (const Refusal* const refusal = message->FindSetTwice(index)) return *refusal;
+    if (auto refusal = message->FindUnknownInRow(index)) return refusal;
+    if (auto refusal = CheckName(row.request_id(), absl::StrCat("step.rows[", index, "].request_id"))) return refusal;
+    if (twice.contains(row.request_id())) return DuplicateRow(index);
+    return CheckOtherShard(row, index);
+  };
   StepAnswers refused;
   std::vector<uint32_t> rows;
   for (uint32_t index = 0; index < message->rows(); ++index) {
     const v1::StepRow& row = message->row(index);
-    const std::string field = absl::StrCat("step.rows[", index, "].request_id");
-    if (const Refusal* const refusal = message->FindSetTwice(index)) {
-      refused.Refuse({index, row.step_id()}, *refusal);
-    } else if (auto refusal = message->FindUnknownInRow(index)) {
-      refused.Refuse({index, row.step_id()}, *refusal);
-    } else if (auto refusal = CheckName(row.request_id(), field)) {
-      refused.Refuse({index, row.step_id()}, *refusal);
-    } else if (uses[row.request_id()] > 1) {
-      refused.Refuse({index, row.step_id()}, DuplicateRow(index));
-    } else if (auto refusal = CheckOtherShard(row, index)) {
+    if (const auto refusal = check(index, row)) {
       refused.Refuse({index, row.step_id()}, *refusal);
     } else {
       rows.push_back(index);
@@ -285,31 +283,19 @@ void ShardAssembler::Add(const std::shared_ptr<ShardMessage>& message, const std
     TakePiece();
   }
   // Shards that came between the notice and here would wait for shards that do not come any more.
-  if (shutting_down_.load()) RefuseWaiting();
-}
-
-void ShardAssembler::TakePiece() {
-  std::vector<ShardTable::WholeRow> rows;
-  uint64_t work = 0;
-  while (!whole_.empty() && work < kPieceWork) {
-    work += StartCost(whole_.front());
-    rows.push_back(std::move(whole_.front()));
-    whole_.pop_front();
-  }
-  const uint64_t before = bill_.spent();
-  Start(std::move(rows));
-  // A merge that the bill refuses is not done.
-  engine_.Spend(&account_, std::max(work, bill_.spent() - before));
-  if (!whole_.empty()) stream_->pause = engine_.ledger().PauseAfter(work);
+  const Refusal draining = StreamContext::Draining();
+  if (shutting_down_.load()) Withdraw(&draining);
 }
 
 // The shard that completes a row may be another stream's than the one that opened the sequence.
-void ShardAssembler::Start(std::vector<ShardTable::WholeRow> rows) {
+void ShardAssembler::TakePiece() {
   std::vector<StartedRows> started;
   bill_.BeginPiece();
-  for (ShardTable::WholeRow& shards : rows) {
-    const uint32_t index = FirstOf(shards).row;
-    const auto first = std::static_pointer_cast<StreamShards>(FirstOf(shards).message);
+  for (; !whole_.empty() && !bill_.piece_is_full(); whole_.pop_front()) {
+    const ShardTable::WholeRow& shards = whole_.front();
+    const RowShard& of_first = *std::ranges::find_if(shards, &RowShard::is_first);
+    const uint32_t index = of_first.row;
+    const auto first = std::static_pointer_cast<StreamShards>(of_first.message);
     const std::shared_ptr<StepMessage>& message = first->message();
     auto of_message = std::ranges::find(started, first, &StartedRows::first);
     if (of_message == started.end()) {
@@ -324,6 +310,8 @@ void ShardAssembler::Start(std::vector<ShardTable::WholeRow> rows) {
     }
     sink.SetOthers(index, std::move(others));
     FirstShardRow row = first->Take(index);
+    const auto compact = std::ranges::count_if(shards, IsCompact);
+    if (row.run == nullptr || compact != 0) bill_.Add(price::kShardAnswer * shards.size());
     if (row.run == nullptr) {
       sink.Answer(std::move(row.held));
       continue;
@@ -334,12 +322,12 @@ void ShardAssembler::Start(std::vector<ShardTable::WholeRow> rows) {
       refused.Refuse({index, message->row(index).step_id()}, refusal);
       sink.Answer(std::move(refused));
     };
-    const auto compact = std::ranges::count_if(shards, IsCompact);
     if (compact != 0) {
+      bill_.BeginRow();
       if (static_cast<size_t>(compact) < shards.size()) {
         refuse(RequireWholeShards(row.run->plan(), "other shards of the row are whole"));
       } else if (!bill_.Take(MergeCost(shards))) {
-        refuse(RequireWholeShards(row.run->plan(), "rows before this one have taken the work of one piece"));
+        refuse(RequireWholeShards(row.run->plan(), "its shards ask for more work than one message may"));
       } else if (const auto refusal = MergeCompact(shards, engine_.limits(), row.run.get())) {
         refuse(*refusal);
       } else {
@@ -373,24 +361,27 @@ void ShardAssembler::Start(std::vector<ShardTable::WholeRow> rows) {
     }
     of_message.sink->Answer(std::move(refused));
   }
+  engine_.Spend(&account_, bill_.piece_work());
+  if (has_pieces()) stream_->pause = engine_.ledger().PauseAfter(bill_.piece_work());
 }
 
 void ShardAssembler::Cancel(const StepMessage& message) {
   if (!message.shape().shard) return;
-  std::vector<std::string> request_ids;
-  for (const v1::StepRow& row : message.step().rows()) request_ids.push_back(row.request_id());
   const auto is_of_message = [&](const RowShard& shard) { return &shard.message->step() == &message.step(); };
-  engine_.shards().Cancel(stream_->worker(), request_ids, is_of_message,
+  engine_.shards().Cancel(stream_->worker(), SequencesOf(message), is_of_message,
                           {Reason::kStepCancelled, "", "", "the step was cancelled before all of its shards came"});
 }
 
 void ShardAssembler::ShutDown() {
-  if (!shutting_down_.exchange(true)) RefuseWaiting();
+  const Refusal draining = StreamContext::Draining();
+  if (!shutting_down_.exchange(true)) Withdraw(&draining);
 }
 
-void ShardAssembler::RefuseWaiting() {
-  const Refusal draining = StreamContext::Draining();
-  engine_.shards().Withdraw(stream_->owner.stream, &draining);
+void ShardAssembler::Withdraw(const Refusal* refusal) {
+  const auto is_own = [&](const RowShard& shard) { return shard.message->stream() == stream_->owner.stream; };
+  for (const auto& step : stream_->Steps()) {
+    if (step->shape().shard) engine_.shards().Withdraw(stream_->worker(), SequencesOf(*step), is_own, refusal);
+  }
 }
 
 }  // namespace sortition::service

@@ -9,6 +9,8 @@
 #include <optional>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/string_view.h"
 #include "service/client_accounts.h"
 #include "service/engine.h"
 #include "service/refusal.h"
@@ -63,13 +65,12 @@ class ShardAssembler {
   // The server shuts down: refuses the shards that wait, and those that still come, with DRAINING.
   void ShutDown();
   // The stream has ended.
-  void Close() { engine_.shards().Withdraw(stream_->owner.stream, nullptr); }
+  void Close() { Withdraw(nullptr); }
 
  private:
   void Add(const std::shared_ptr<ShardMessage>& message, const std::vector<uint32_t>& rows, const StepMessage& step);
-  // Starts rows, in one piece.
-  void Start(std::vector<ShardTable::WholeRow> rows);
-  void RefuseWaiting();
+  // Takes back the shards that wait, and answers them with the refusal if there is one.
+  void Withdraw(const Refusal* refusal);
 
   Engine& engine_;
   const std::shared_ptr<StreamContext> stream_;
@@ -79,7 +80,9 @@ class ShardAssembler {
   std::atomic<bool> shutting_down_ = false;
 };
 
-// Returns the refusal of a row if another row of the step names its sequence.
+// Returns the sequences that several rows of the step name.
+absl::flat_hash_set<absl::string_view> FindNamedTwice(const v1::Step& step);
+// Returns the refusal of one of their rows.
 Refusal DuplicateRow(uint32_t index);
 
 }  // namespace sortition::service

@@ -100,11 +100,7 @@ bool StepRunner::Begin(StepInPieces* step) {
     return false;
   }
   step->bill = Bill(message->sent_bytes());
-  absl::flat_hash_set<absl::string_view> named;
-  named.reserve(message->rows());
-  for (const v1::StepRow& row : message->step().rows()) {
-    if (!named.insert(row.request_id()).second) step->twice.insert(row.request_id());
-  }
+  step->twice = FindNamedTwice(message->step());
   if (!shard) {
     step->whole = std::make_shared<StepInFlight>(message, message, &engine_.batcher(), &engine_.checkpoint_key(),
                                                  message->step().answer_early());
@@ -117,14 +113,13 @@ void StepRunner::TakePiece() {
   if (stream_->closed()) return AbortPieces();
   StepInPieces& step = *pieces_;
   if (!std::exchange(step.judged, true) && !Begin(&step)) return pieces_.reset();
-  const uint64_t before = step.bill.spent();
-  const uint64_t end = before + kPieceWork;
-  bool done = BeginRows(&step, end);
+  step.bill.BeginPiece();
+  bool done = BeginRows(&step);
   if (done) {
     Submit(&step);
-    done = RunCompactRows(&step, end);
+    done = RunCompactRows(&step);
   }
-  const uint64_t work = step.bill.spent() - before;
+  const uint64_t work = step.bill.piece_work();
   engine_.Spend(&account_, work);
   if (done) return pieces_.reset();
   stream_->pause = engine_.ledger().PauseAfter(work);
@@ -150,10 +145,10 @@ std::optional<Refusal> StepRunner::Judge(StepInPieces* step) {
   return std::nullopt;
 }
 
-bool StepRunner::BeginRows(StepInPieces* step, uint64_t end) {
+bool StepRunner::BeginRows(StepInPieces* step) {
   const StepMessage& message = *step->message;
   for (; step->begun < message.rows(); ++step->begun) {
-    if (step->bill.spent() >= end) return false;
+    if (step->bill.piece_is_full()) return false;
     const uint32_t index = step->begun;
     const v1::StepRow& row = message.row(index);
     if (!step->twice.empty() && step->twice.contains(row.request_id())) {
@@ -217,10 +212,10 @@ void StepRunner::Submit(StepInPieces* step) {
 }
 
 // Devices run the whole rows meanwhile.
-bool StepRunner::RunCompactRows(StepInPieces* step, uint64_t end) {
+bool StepRunner::RunCompactRows(StepInPieces* step) {
   for (; step->run < step->runs.size(); ++step->run) {
-    if (step->bill.spent() >= end) return false;
-    step->bill.BeginPiece();
+    if (step->bill.piece_is_full()) return false;
+    step->bill.BeginRow();
     AnswerCompactRow(*step->message, engine_.checkpoint_key(), step->runs[step->run].get(), &step->bill, &step->now);
   }
   if (!step->runs.empty()) engine_.observer().CompactRows(CountCompact(step->now, step->runs.size()));
@@ -256,7 +251,7 @@ bool StepRunner::BeginRow(StepInPieces* step, uint32_t index, GrantedRow* grante
   RowPlan& plan = granted->plan;
   std::vector<RowMaskBits>& masks = granted->masks;
   Bill& bill = step->bill;
-  bill.BeginPiece();
+  bill.BeginRow();
   const auto too_much = [&] { return refuse(bill.TooMuch(absl::StrCat("step.rows[", index, "]"))); };
   const RowAsk ask = ToAsk(row, index);
   if (!bill.Take(JudgeCost(ask))) return too_much();

@@ -80,8 +80,8 @@ class StepRunner {
   // Judges the step. Returns false if it ends with that: it was refused, or its rows are those of another shard.
   bool Begin(StepInPieces* step);
   // Returns false if the piece has ended before all of it is done.
-  bool BeginRows(StepInPieces* step, uint64_t end);
-  bool RunCompactRows(StepInPieces* step, uint64_t end);
+  bool BeginRows(StepInPieces* step);
+  bool RunCompactRows(StepInPieces* step);
   // Gives the whole rows to the batcher, once. If it refuses them, the message is refused, and no row is left.
   void Submit(StepInPieces* step);
   // Ends a step whose stream has been closed meanwhile.

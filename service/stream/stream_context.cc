@@ -85,15 +85,19 @@ Refusal StreamContext::Draining() {
   return {Reason::kDraining, "step", "", "this stream is draining; open another one", absl::Milliseconds(10)};
 }
 
-std::vector<std::shared_ptr<StepMessage>> StreamContext::Close() {
+std::vector<std::shared_ptr<StepMessage>> StreamContext::Steps() const {
   std::vector<std::shared_ptr<StepMessage>> steps;
   absl::MutexLock lock(&mutex_);
-  if (std::exchange(closed_, true)) return steps;
-  spare_.clear();
   for (const auto& [batch_id, step] : steps_) {
     if (auto held = step.lock()) steps.push_back(std::move(held));
   }
   return steps;
+}
+
+bool StreamContext::Close() {
+  absl::MutexLock lock(&mutex_);
+  spare_.clear();
+  return !std::exchange(closed_, true);
 }
 
 bool StreamContext::closed() const {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_map.h"
+#include "absl/container/btree_map.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "service/batch/waiting_row.h"
@@ -81,8 +81,10 @@ class StreamContext {
   bool draining() const;
   static Refusal Draining();
 
-  // Ends the stream: later results are dropped. Returns the steps that wait for answers; none the second time.
-  std::vector<std::shared_ptr<StepMessage>> Close();
+  // Returns the steps that wait for answers, by batch id.
+  std::vector<std::shared_ptr<StepMessage>> Steps() const;
+  // Ends the stream: later results are dropped. Returns true the first time.
+  bool Close();
   bool closed() const;
 
  private:
@@ -91,8 +93,8 @@ class StreamContext {
   mutable absl::Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   bool draining_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::flat_hash_map<uint64_t, std::weak_ptr<StepMessage>> steps_ ABSL_GUARDED_BY(mutex_);  // by batch_id
-  std::vector<std::unique_ptr<v1::Step>> spare_ ABSL_GUARDED_BY(mutex_);                     // empty messages
+  absl::btree_map<uint64_t, std::weak_ptr<StepMessage>> steps_ ABSL_GUARDED_BY(mutex_);  // by batch_id
+  std::vector<std::unique_ptr<v1::Step>> spare_ ABSL_GUARDED_BY(mutex_);                 // empty messages
 };
 
 }  // namespace sortition::service

@@ -46,18 +46,26 @@ class Bill {
   // `bytes` of the message.
   explicit Bill(uint64_t bytes) : names_left_(bytes * kNamesPerByte) {}
 
-  // Begins a part that is done in one piece, such as a row.
-  void BeginPiece() { piece_left_ = kMaxPieceWork; }
+  // Begins what the thread does before it serves others. It ends with the row in which it becomes full.
+  void BeginPiece() { before_piece_ = spent_; }
+  bool piece_is_full() const { return piece_work() >= kPieceWork; }
+  uint64_t piece_work() const { return spent_ - before_piece_; }
 
-  // Takes `work` of the piece. Returns false if it is too much; then nothing is left of the piece, since some of the
-  // work may show only when it is done.
+  // Begins a part that is never interrupted, such as a row.
+  void BeginRow() { row_left_ = kMaxPieceWork; }
+
+  // Takes `work` of the row. Returns false if it is too much; then nothing is left of the row, since some of the work
+  // may show only when it is done.
   bool Take(uint64_t work) {
-    const uint64_t most = std::min(piece_left_, left_);
+    const uint64_t most = std::min(row_left_, left_);
     const bool suffices = work <= most;
     left_ -= std::min(work, most);
-    piece_left_ = suffices ? piece_left_ - work : 0;
+    spent_ += std::min(work, most);
+    row_left_ = suffices ? row_left_ - work : 0;
     return suffices;
   }
+  // Adds work that is done in any case, as its size is bounded otherwise.
+  void Add(uint64_t work) { spent_ += work; }
   // Takes tokens that ROW_REQUIRED names. Returns false, and takes nothing, if the message is too short for them.
   bool TakeNames(uint64_t tokens) {
     if (tokens > names_left_) return false;
@@ -65,7 +73,7 @@ class Bill {
     return true;
   }
 
-  uint64_t spent() const { return kMaxMessageWork - left_; }
+  uint64_t spent() const { return spent_; }
 
   // Returns the refusal of a part for which Take has returned false.
   Refusal TooMuch(std::string field) const {
@@ -81,8 +89,10 @@ class Bill {
   static constexpr uint64_t kNamesPerByte = 16;
 
   uint64_t names_left_ = kMaxRequiredTokens;
-  uint64_t piece_left_ = kMaxPieceWork;
+  uint64_t row_left_ = kMaxPieceWork;
   uint64_t left_ = kMaxMessageWork;
+  uint64_t spent_ = 0;
+  uint64_t before_piece_ = 0;
 };
 
 }  // namespace sortition::service

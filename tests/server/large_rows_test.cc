@@ -93,5 +93,43 @@ TEST(LargeRowsTest, RowsBeyondRingMessageAreSplit) {
   EXPECT_EQ(server.observer().totals().steps, 3) << "on one stream";
 }
 
+// Lists count as fields of the message, which may have fewer bytes than payloads.
+TEST(LargeRowsTest, RowsBeyondMostFieldBytesAreSplit) {
+  constexpr uint32_t kVocabulary = 65536;
+  const std::vector<uint32_t> drafts = {7, 8, 9, 10};
+  Config config = TestConfig();
+  config.limits.max_message_bytes = 64 << 20;
+  TestServer server(config);
+  client::ClientOptions options;
+  options.targets = {server.target()};
+  options.limits.message_bytes = config.limits.max_message_bytes;
+  const auto client = Connect(options);
+  const auto sequences = Open(client.get(), 8, kVocabulary);
+  v1::SparseProbabilities list;
+  for (uint32_t token = 0; token < kVocabulary; ++token) {
+    list.add_tokens(token);
+    list.add_probabilities(1.0f / kVocabulary);
+  }
+  const std::vector<v1::SparseProbabilities> lists(drafts.size(), list);
+  ASSERT_GT(sequences.size() * lists.size() * list.ByteSizeLong(), service::kMaxFieldBytes);
+  client::Drafts drafted;
+  drafted.mode = v1::VERIFY_MODE_REJECTION;
+  drafted.tokens = drafts;
+  drafted.sparse_probabilities = lists;
+  const std::vector<float> logits((drafts.size() + 1) * kVocabulary);
+  client::Batch batch{v1::DTYPE_F32, kVocabulary, {}};
+  for (const auto& sequence : sequences) {
+    batch.rows.push_back({sequence.get(), logits.data()});
+    batch.rows.back().drafts = &drafted;
+  }
+  const auto outcomes = client->Step(batch);
+  ASSERT_TRUE(outcomes.ok()) << outcomes.status();
+  for (const client::RowResult& outcome : *outcomes) {
+    const auto* const error = std::get_if<RowError>(&outcome);
+    EXPECT_TRUE(std::holds_alternative<v1::VerifyResult>(outcome)) << (error ? client::Describe(*error) : "a draw");
+  }
+  EXPECT_EQ(server.observer().totals().steps, 2) << "on one stream";
+}
+
 }  // namespace
 }  // namespace sortition::server::large_rows_test

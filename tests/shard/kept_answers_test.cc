@@ -1,8 +1,6 @@
 // Kept answers are bounded, and none pushes out the answers of a client with fewer bytes.
 #include "service/shard/kept_answers.h"
 
-#include <gtest/gtest.h>
-
 #include <random>
 
 #include "absl/strings/str_cat.h"
@@ -16,11 +14,6 @@ constexpr size_t kAnswer = 8000;  // bytes, about
 
 class KeptAnswersTest : public ::testing::Test {
  protected:
-  static Limits Bounded() {
-    Limits limits;
-    limits.max_shard_answer_bytes = kBound;
-    return limits;
-  }
   static SequenceKey Key(const std::string& client, uint32_t sequence) {
     return {client, "worker", absl::StrCat(sequence)};
   }
@@ -41,7 +34,7 @@ class KeptAnswersTest : public ::testing::Test {
     return kept;
   }
 
-  KeptAnswers kept_{Bounded()};
+  KeptAnswers kept_{Limits{.max_shard_answer_bytes = kBound}};
   absl::Time now_ = absl::UnixEpoch();
 };
 
@@ -133,9 +126,7 @@ TEST_F(KeptAnswersTest, DroppingATenantSparesOthers) {
 
 // The same seen from outside: the bound is the server's limit, and the owner is the tenant.
 TEST(KeptAnswersOfAServer, GreedyTenantEvictsItsOwn) {
-  Limits limits;
-  limits.max_shard_answer_bytes = 6000;
-  TestEngine engine = TestEngine::OnCpu(limits);
+  TestEngine engine = TestEngine::OnCpu({.max_shard_answer_bytes = 6000});
   StreamWorker modest(engine.get(), {.tenant = "modest"});
   StreamWorker greedy(engine.get(), {.tenant = "greedy"});
   // Brings an answer of the rank; its draw is returned unchanged.

@@ -1,10 +1,8 @@
 // Compact rows in shards: the ranks' statements together give the answer of the whole row in every bit, or ROW_REQUIRED
 // for all ranks. A shard that does not state its own part is refused by name.
 #include <algorithm>
-#include <functional>
 
 #include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "service/text/cost.h"
 #include "tests/shard/shards_fixture.h"
 #include "tests/support/compact_step.h"
@@ -21,25 +19,18 @@ constexpr uint32_t kLive = 990;
 
 class SessionCompactShards : public SessionShards {
  protected:
-  using Change = std::function<void(v1::SamplingParameters*)>;
-
   // Opens the rows' sequences anew, whole and in shards, without logprobs.
-  void Open(const Change& change) {
+  void Open(const char* parameters) {
     ++epoch_;
     for (const char* name : {"a", "b", "whole a", "whole b"}) {
       v1::OpenSequence open = MakeOpen(name, epoch_, kShardedVocabulary);
       open.set_seed(7);
       open.set_live_vocabulary_size(kLive);
-      change(open.mutable_parameters());
+      *open.mutable_parameters() = ParametersOf(parameters);
       workers_[0]->MustOpen(open);
     }
   }
-  void OpenFiltered() {
-    Open([](auto* parameters) {
-      parameters->set_temperature(0.8f);
-      parameters->set_top_k(20);
-    });
-  }
+  void OpenFiltered() { Open("temperature: 0.8 top_k: 20"); }
 
   // Builds shard `index` of both rows, with `count` first tokens each.
   v1::StreamRequest CompactStep(uint64_t batch_id, uint32_t index, uint32_t count,
@@ -77,16 +68,10 @@ class SessionCompactShards : public SessionShards {
 };
 
 TEST_F(SessionCompactShards, AnswerIsThatOfWholeRow) {
-  const Change changes[] = {
-      [](auto* p) { p->set_top_k(20); },
-      [](auto* p) { p->set_temperature(0); },
-      [](auto* p) { p->set_min_p(0.3f), p->set_top_p(0.9f); },
-      [](auto* p) { p->set_top_k(9), p->mutable_processed_logprobs()->set_top(3); },
-      [](auto* p) { p->set_top_k(9), p->mutable_kept_set()->set_tokens(true); },
-  };
   uint64_t batch = 0;
-  for (const Change& change : changes) {
-    Open(change);
+  for (const char* parameters : {"top_k: 20", "temperature: 0", "min_p: 0.3 top_p: 0.9",
+                                 "top_k: 9 processed_logprobs { top: 3 }", "top_k: 9 kept_set { tokens: true }"}) {
+    Open(parameters);
     for (uint64_t round = 0; round < testing::Scaled(10); ++round) {
       logits_ = RandomLogits(kernels::DType::kF32, kShardedVocabulary, &random_) +
                 RandomLogits(kernels::DType::kF32, kShardedVocabulary, &random_);
@@ -100,14 +85,7 @@ TEST_F(SessionCompactShards, AnswerIsThatOfWholeRow) {
 }
 
 TEST_F(SessionCompactShards, RequiredTokensDecideTheRow) {
-  Open([](auto* p) {
-    p->set_top_k(5);
-    for (const uint32_t token : {3u, 335u, 700u}) {
-      v1::LogitBias& bias = *p->add_logit_bias();
-      bias.set_token(token);
-      bias.set_bias(2);
-    }
-  });
+  Open("top_k: 5 logit_bias { token: 3 bias: 2 } logit_bias { token: 335 bias: 2 } logit_bias { token: 700 bias: 2 }");
   SendAll(1, 6);
   const std::vector<v1::Error> errors = Errors(1);
   ASSERT_EQ(errors.size(), 2u);
@@ -135,7 +113,7 @@ TEST_F(SessionCompactShards, ShortListsAreRequiredWhole) {
     EXPECT_EQ(error.required(0).cause(), v1::RequiredLogits::CAUSE_TOKENS);
     EXPECT_GT(error.required(0).tokens_size(), 900);
   }
-  for (uint32_t index = 0; index < kShards; ++index) workers_[index]->Send(ShardStep(2, index));
+  SendShards(2, {0, 1, 2});
   ExpectWhole(2);
 }
 
@@ -185,8 +163,7 @@ TEST_F(SessionCompactShards, RowsThatAreWholeStartInPieces) {
       continue;
     }
     Session& last = workers_[index]->session();
-    const testing::Delivery delivery = testing::Deliver(step.SerializeAsString());
-    last.BeginFrame(std::get<Frame>(DecodeFrame(delivery.segments, delivery.bytes)));
+    workers_[index]->Begin(step);
     EXPECT_GE(last.back_off(), absl::Nanoseconds(kPieceWork));
     for (; last.back_off() > absl::ZeroDuration(); ++pieces) last.Continue();
   }
@@ -216,8 +193,7 @@ TEST_F(SessionCompactShards, PiecesAreDoneAtTheStreamsEnd) {
       workers_[index]->Send(step);
       continue;
     }
-    const testing::Delivery delivery = testing::Deliver(step.SerializeAsString());
-    workers_[index]->session().BeginFrame(std::get<Frame>(DecodeFrame(delivery.segments, delivery.bytes)));
+    workers_[index]->Begin(step);
     EXPECT_GT(workers_[index]->session().back_off(), absl::ZeroDuration());
     workers_[index].reset();
   }
@@ -234,7 +210,7 @@ TEST_F(SessionCompactShards, BothFormsAreRequiredWhole) {
     EXPECT_EQ(error.reason(), v1::ROW_REQUIRED);
     EXPECT_EQ(error.required(0).cause(), v1::RequiredLogits::CAUSE_ROW);
   }
-  for (uint32_t index = 0; index < kShards; ++index) workers_[index]->Send(ShardStep(2, index));
+  SendShards(2, {0, 1, 2});
   ExpectWhole(2);
 }
 
@@ -312,12 +288,7 @@ TEST_F(SessionCompactShards, DraftsAreVerifiedAcrossShards) {
   };
   const auto whole = workers_[0]->Run(build("whole a", 900, 0, kShardedVocabulary));
   for (uint32_t index = 0; index < kShards; ++index) {
-    v1::StreamRequest step = build("a", 1, kBounds[index], kBounds[index + 1]);
-    v1::VocabularyShard& shard = *step.mutable_step()->mutable_logits()->mutable_shard();
-    shard.set_index(index);
-    shard.set_count(kShards);
-    shard.set_first_token(kBounds[index]);
-    shard.set_total_vocabulary_size(kShardedVocabulary);
+    const v1::StreamRequest step = AsShard(build("a", 1, kBounds[index], kBounds[index + 1]), index, kBounds[index]);
     const uint32_t end = std::min(kBounds[index + 1], kLive);
     const std::optional<CompactChoice> choices[] = {
         CompactChoice{{}, end - kBounds[index], 120, {}, false, false, kBounds[index]}};

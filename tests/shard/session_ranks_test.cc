@@ -2,7 +2,6 @@
 #include <random>
 #include <thread>
 
-#include "gtest/gtest.h"
 #include "tests/shard/shards_fixture.h"
 #include "tests/support/scale.h"
 
@@ -17,7 +16,6 @@ class SessionRanks : public SessionShards {
     for (v1::StepRow& row : *request.mutable_step()->mutable_rows()) row.set_step_id(step_id);
     return request;
   }
-  void Reconnect(uint32_t worker) { workers_[worker] = std::make_unique<StreamWorker>(engine_.get()); }
   std::vector<std::string> DrawsOf(uint32_t worker, uint64_t batch_id) {
     std::vector<std::string> draws;
     for (const v1::RowResult& row : workers_[worker]->Results(batch_id, 2)) {
@@ -119,14 +117,7 @@ TEST_F(SessionRanks, BroughtAnswerIsOfItsTask) {
 
 // A regression: the sequence stayed in flight and could never be evicted.
 TEST_F(SessionRanks, BroughtAnswerFreesItsSequence) {
-  v1::OpenSequence open = MakeOpen("a", 2, kShardedVocabulary);
-  open.mutable_parameters()->set_presence_penalty(0.5f);
-  open.mutable_history()->set_prompt_length(0);
-  uint64_t hash = 0;
-  for (const char* name : {"a", "b"}) {
-    open.set_request_id(name);
-    hash = workers_[0]->MustOpen(open).history_hash();
-  }
+  const uint64_t hash = OpenStateful(2);
   v1::StreamRequest first = Numbered(1, 5, 0);
   for (v1::StepRow& row : *first.mutable_step()->mutable_rows()) row.set_history_hash(hash);
   workers_[0]->Send(first);
@@ -189,9 +180,7 @@ TEST_F(SessionRanks, AnswersAreKeptUntilAllRanksClose) {
 TEST_F(SessionRanks, CloseByInvalidRankIsRefused) {
   v1::StreamRequest request = testing::MakeClose("a", 1);
   request.mutable_close()->set_shard_index(kMaxShards);
-  workers_[0]->Send(request);
-  const auto closed = workers_[0]->Await([](const auto& message) { return message.has_closed(); });
-  ExpectError(closed.value().closed().error(), Reason::kOutOfRange, "close.shard_index");
+  ExpectError(workers_[0]->Close(request).error(), Reason::kOutOfRange, "close.shard_index");
 }
 
 TEST_F(SessionRanks, AnswersExpire) {
@@ -205,14 +194,7 @@ TEST_F(SessionRanks, AnswersExpire) {
 
 // The worker opens the sequence and repeats its shard; the others' shards wait for it.
 TEST_F(SessionRanks, ReopenableRefusalGoesToShardZeroOnly) {
-  v1::OpenSequence open = MakeOpen("a", 2, kShardedVocabulary);
-  open.mutable_parameters()->set_presence_penalty(0.5f);
-  open.mutable_history()->set_prompt_length(0);
-  uint64_t hash = 0;
-  for (const char* name : {"a", "b"}) {
-    open.set_request_id(name);
-    hash = workers_[0]->MustOpen(open).history_hash();
-  }
+  const uint64_t hash = OpenStateful(2);
   const auto send = [&](uint64_t batch, uint32_t index, uint64_t said) {
     v1::StreamRequest request = Numbered(batch, 1, index);
     for (v1::StepRow& row : *request.mutable_step()->mutable_rows()) row.set_history_hash(said);
@@ -222,21 +204,12 @@ TEST_F(SessionRanks, ReopenableRefusalGoesToShardZeroOnly) {
   send(1, 0, 7);
   EXPECT_EQ(workers_[0]->Results(1, 2).at(0).error().reason(), v1::HISTORY_REQUIRED);
   EXPECT_EQ(engine_->shards().waiting(), 2u);
-  for (const char* name : {"a", "b"}) {
-    open.set_request_id(name);
-    open.set_epoch(3);
-    hash = workers_[0]->MustOpen(open).history_hash();
-  }
-  send(2, 0, hash);
+  send(2, 0, OpenStateful(3));
   const std::vector<std::string> draws = DrawsOf(0, 2);
   for (const uint32_t rank : {1, 2}) EXPECT_EQ(DrawsOf(rank, 1), draws);
   // Rank 0 restarts and opens with the history that it knows: the answer is not drawn again.
   Reconnect(0);
-  for (const char* name : {"a", "b"}) {
-    open.set_request_id(name);
-    open.set_epoch(4);
-    workers_[0]->MustOpen(open);
-  }
+  OpenStateful(4);
   send(1, 0, hash);
   EXPECT_EQ(DrawsOf(0, 1), draws);
 }

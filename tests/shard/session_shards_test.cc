@@ -5,7 +5,6 @@
 #include <thread>
 
 #include "gmock/gmock.h"
-#include "gtest/gtest.h"
 #include "tests/shard/shards_fixture.h"
 #include "tests/support/scale.h"
 
@@ -47,8 +46,7 @@ TEST_F(SessionShards, ShardsNeedNotBeInTokenOrder) {
 }
 
 TEST_F(SessionShards, MismatchedShardIsRefusedOthersContinue) {
-  workers_[0]->Send(ShardStep(1, 0));
-  workers_[2]->Send(ShardStep(1, 2));
+  SendShards(1, {0, 2});
   ExpectRowsRefused(1, ShardStep(1, 2), Reason::kContradiction, "step.logits.shard.index");
   ExpectRowsRefused(1, ShardStep(1, 1, 332, 340), Reason::kContradiction, "step.logits.shard.first_token");
   ExpectRowsRefused(1, ShardStep(1, 1, 100, 101), Reason::kContradiction, "step.logits.shard.first_token");
@@ -124,8 +122,7 @@ TEST_F(SessionShards, OtherShardsRepeatWhatTheySet) {
       {"rows[0].history_hash", [](auto* step) { step->mutable_rows(0)->set_history_hash(1); }},
       {"rows[0]", [](auto* step) { step->mutable_rows(0)->mutable_score()->add_tokens(1); }},
   };
-  workers_[0]->Send(ShardStep(1, 0));
-  workers_[1]->Send(ShardStep(1, 1));
+  SendShards(1, {0, 1});
   for (const auto& [field, set] : sets) {
     v1::StreamRequest request = ShardStep(1, 2);
     set(request.mutable_step());
@@ -139,11 +136,7 @@ TEST_F(SessionShards, OtherShardsRepeatWhatTheySet) {
 
 // A hash that shard 0 has not got, or another, concerns its row alone; the right one may be left out.
 TEST_F(SessionShards, HashesOfOtherShardsAreCompared) {
-  v1::OpenSequence open = MakeOpen("a", 2, kShardedVocabulary);
-  open.mutable_parameters()->set_presence_penalty(0.5f);
-  open.mutable_history()->set_prompt_length(0);
-  open.set_request_id("b");
-  const uint64_t hash = workers_[0]->MustOpen(open).history_hash();
+  const uint64_t hash = OpenStateful(2, {"b"});
   const auto with = [&](uint32_t index, std::optional<uint64_t> said) {
     v1::StreamRequest request = ShardStep(1, index);
     if (said) request.mutable_step()->mutable_rows(1)->set_history_hash(*said);
@@ -284,13 +277,7 @@ TEST_F(SessionShards, RowsFollowEarlierTensorRows) {
     return builder;
   };
   const auto shard_step = [&](uint64_t batch_id, uint32_t index) {
-    StepBuilder builder = step(batch_id, "", kBounds[index], kBounds[index + 1]);
-    v1::VocabularyShard& shard = *builder.step().mutable_logits()->mutable_shard();
-    shard.set_index(index);
-    shard.set_count(kShards);
-    shard.set_first_token(kBounds[index]);
-    shard.set_total_vocabulary_size(kShardedVocabulary);
-    return builder.Build();
+    return AsShard(step(batch_id, "", kBounds[index], kBounds[index + 1]).Build(), index, kBounds[index]);
   };
   for (uint64_t batch = 1; batch <= 3; ++batch) {
     std::vector<v1::RowResult> whole = workers_[0]->Run(step(batch + 100, "whole ", 0, kShardedVocabulary).Build());
@@ -317,8 +304,7 @@ TEST_F(SessionShards, RowsFollowEarlierTensorRows) {
 }
 
 TEST_F(SessionShards, MissingShardTimesOutByName) {
-  workers_[0]->Send(ShardStep(1, 0));
-  workers_[1]->Send(ShardStep(1, 1));
+  SendShards(1, {0, 1});
   Pass(engine_->limits().shard_wait - absl::Milliseconds(1));
   EXPECT_EQ(engine_->shards().waiting(), 2u);
   Pass(absl::Milliseconds(1));
@@ -329,7 +315,7 @@ TEST_F(SessionShards, MissingShardTimesOutByName) {
     EXPECT_TRUE(workers_[worker]->IsIdle());
   }
   EXPECT_EQ(engine_->shards().waiting(), 0u);
-  for (uint32_t i = 0; i < kShards; ++i) workers_[i]->Send(ShardStep(1, i));
+  SendShards(1, {0, 1, 2});
   EXPECT_EQ(Draws(1).size(), 2u) << "the same step again";
 }
 
@@ -343,34 +329,28 @@ TEST_F(SessionShards, ShorterStepTimeoutHolds) {
 
 // Its row is shard 0's: the other ranks that wait are told, too.
 TEST_F(SessionShards, CancelRefusesWaitingRowsAtOnce) {
-  workers_[1]->Send(ShardStep(7, 1));
-  workers_[0]->Send(ShardStep(7, 0));
+  SendShards(7, {1, 0});
   workers_[0]->Send(testing::MakeCancel(7));
   for (const uint32_t worker : {0, 1}) {
     ExpectRowErrors(worker, 7, 2, Reason::kStepCancelled, "");
     EXPECT_TRUE(workers_[worker]->IsIdle());
   }
   EXPECT_EQ(engine_->shards().waiting(), 0u);
-  for (uint32_t i = 0; i < kShards; ++i) workers_[i]->Send(ShardStep(7, i));
+  SendShards(7, {0, 1, 2});
   EXPECT_EQ(Draws(7).size(), 2u) << "the same step again";
 }
 
 TEST_F(SessionShards, CancelOfAnotherShardTakesItBackAlone) {
-  workers_[0]->Send(ShardStep(7, 0));
-  workers_[1]->Send(ShardStep(7, 1));
+  SendShards(7, {0, 1});
   workers_[1]->Send(testing::MakeCancel(7));
   ExpectRowErrors(1, 7, 2, Reason::kStepCancelled, "");
   EXPECT_EQ(engine_->shards().waiting(), 2u);
-  workers_[1]->Send(ShardStep(7, 1));
-  workers_[2]->Send(ShardStep(7, 2));
+  SendShards(7, {1, 2});
   EXPECT_EQ(Draws(7).size(), 2u);
 }
 
 TEST_F(SessionShards, CloseRefusesWaitingRowsAtOnce) {
-  v1::OpenSequence open = MakeOpen("b", 2, kShardedVocabulary);
-  open.mutable_parameters()->set_presence_penalty(0.5f);
-  open.mutable_history()->set_prompt_length(0);
-  const uint64_t hash = workers_[0]->MustOpen(open).history_hash();
+  const uint64_t hash = OpenStateful(2, {"b"});
   for (const uint32_t shard : {0u, 1u}) {
     v1::StreamRequest request = ShardStep(1, shard);
     request.mutable_step()->mutable_rows(1)->set_history_hash(hash);
@@ -392,10 +372,9 @@ TEST_F(SessionShards, CloseOfAnotherRankEndsNothing) {
   workers_[0]->Send(ShardStep(1, 0));
   v1::StreamRequest close = testing::MakeClose("a", 9);
   close.mutable_close()->set_shard_index(1);
-  workers_[1]->Send(close);
-  const auto closed = workers_[1]->Await([](const auto& message) { return message.has_closed(); });
-  EXPECT_FALSE(closed.value().closed().was_known());
-  for (const uint32_t shard : {1u, 2u}) workers_[shard]->Send(ShardStep(1, shard));
+  const v1::SequenceClosed closed = workers_[1]->Close(close);
+  EXPECT_FALSE(closed.was_known() || closed.has_error());
+  SendShards(1, {1, 2});
   EXPECT_EQ(Draws(1).size(), 2u);
 }
 
@@ -414,21 +393,16 @@ TEST_F(SessionShards, UnknownEnumValueFailsItsRowAlone) {
 }
 
 TEST_F(SessionShards, ReusedBatchIdIsRejectedByIndex) {
-  workers_[1]->Send(ShardStep(1, 1));
-  workers_[1]->Send(ShardStep(1, 1));
+  SendShards(1, {1, 1});
   ExpectError(workers_[1]->Rejected().error(), Reason::kContradiction, "step.batch_id");
-  workers_[0]->Send(ShardStep(1, 0));
-  workers_[2]->Send(ShardStep(1, 2));
+  SendShards(1, {0, 2});
   EXPECT_EQ(Draws(1).size(), 2u);
 }
 
 TEST_F(SessionShards, EndedStreamsDropTheirShards) {
-  workers_[0]->Send(ShardStep(1, 0));
-  workers_[1]->Send(ShardStep(1, 1));
-  workers_[1]->Disconnect();
-  workers_[1] = std::make_unique<StreamWorker>(engine_.get());
-  workers_[2]->Send(ShardStep(1, 2));
-  workers_[1]->Send(ShardStep(1, 1));
+  SendShards(1, {0, 1});
+  Reconnect(1);
+  SendShards(1, {2, 1});
   EXPECT_EQ(Draws(1).size(), 2u);
   workers_[2]->Send(ShardStep(2, 2));
   workers_[2]->Disconnect();
@@ -438,8 +412,7 @@ TEST_F(SessionShards, EndedStreamsDropTheirShards) {
 
 TEST_F(SessionShards, OtherWorkerSessionsAreApart) {
   StreamWorker stranger(engine_.get(), {.worker_session = "another"});
-  workers_[0]->Send(ShardStep(1, 0));
-  workers_[1]->Send(ShardStep(1, 1));
+  SendShards(1, {0, 1});
   stranger.Send(ShardStep(1, 2));
   EXPECT_EQ(engine_->shards().waiting(), 4u);
   workers_[2]->Send(ShardStep(1, 2));
@@ -448,14 +421,7 @@ TEST_F(SessionShards, OtherWorkerSessionsAreApart) {
 
 // A sequence with state: the answer is remembered, and a step that waits for its shards is in flight.
 TEST_F(SessionShards, StatefulSequencesKeepTheirRules) {
-  v1::OpenSequence open = MakeOpen("a", 2, kShardedVocabulary);
-  open.mutable_parameters()->set_presence_penalty(0.5f);
-  open.mutable_history()->set_prompt_length(0);
-  for (const char* name : {"a", "b"}) {
-    open.set_request_id(name);
-    workers_[0]->MustOpen(open);
-  }
-  const uint64_t hash = workers_[0]->MustOpen(open).history_hash();
+  const uint64_t hash = OpenStateful(2);
   const auto shard_step = [&](uint64_t batch, uint64_t step_id, uint32_t index) {
     v1::StreamRequest request = ShardStep(batch, index);
     for (v1::StepRow& row : *request.mutable_step()->mutable_rows()) {

@@ -2,25 +2,17 @@
 #pragma once
 
 #include <array>
+#include <initializer_list>
 #include <memory>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "gtest/gtest.h"
 #include "service/shard/shard_table.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/stream_worker.h"
-#include "tests/support/test_engine.h"
+#include "tests/support/session.h"
 
 namespace sortition::service {
-
-using testing::MakeOpen;
-using testing::RandomLogits;
-using testing::StepBuilder;
-using testing::StreamWorker;
-using testing::TestEngine;
 
 inline constexpr uint32_t kShardedVocabulary = 1000;
 inline constexpr size_t kElement = sizeof(float);
@@ -58,15 +50,33 @@ class SessionShards : public ::testing::Test {
       builder.AddRow(row == 0 ? "a" : "b", batch_id, 0,
                      logits_.substr((row * kShardedVocabulary + first) * kElement, (end - first) * kElement));
     }
-    v1::VocabularyShard& shard = *builder.step().mutable_logits()->mutable_shard();
+    return AsShard(builder.Build(), index, first);
+  }
+  static v1::StreamRequest AsShard(v1::StreamRequest request, uint32_t index, uint32_t first) {
+    v1::VocabularyShard& shard = *request.mutable_step()->mutable_logits()->mutable_shard();
     shard.set_index(index);
     shard.set_count(kShards);
     shard.set_first_token(first);
     shard.set_total_vocabulary_size(kShardedVocabulary);
-    return builder.Build();
+    return request;
   }
   v1::StreamRequest ShardStep(uint64_t batch_id, uint32_t index) const {
     return ShardStep(batch_id, index, kBounds[index], kBounds[index + 1]);
+  }
+  void SendShards(uint64_t batch_id, std::initializer_list<uint32_t> indexes) {
+    for (const uint32_t index : indexes) workers_[index]->Send(ShardStep(batch_id, index));
+  }
+  void Reconnect(uint32_t worker) { workers_[worker] = std::make_unique<StreamWorker>(engine_.get()); }
+  // Opens sequences with state and without history anew. Returns their history hash.
+  uint64_t OpenStateful(uint64_t epoch, std::initializer_list<const char*> names = {"a", "b"}) {
+    uint64_t hash = 0;
+    for (const char* name : names) {
+      v1::OpenSequence open = MakeOpen(name, epoch, kShardedVocabulary);
+      open.mutable_parameters()->set_presence_penalty(0.5f);
+      open.mutable_history()->set_prompt_length(0);
+      hash = workers_[0]->MustOpen(open).history_hash();
+    }
+    return hash;
   }
   // The message as a whole.
   void ExpectRefused(uint32_t worker, const v1::StreamRequest& request, Reason reason, const std::string& field) {

@@ -9,7 +9,7 @@
 #include "devices/cpu/cpu_device.h"
 #include "service/engine.h"
 #include "tests/support/fake_clock.h"
-#include "tests/support/stream_worker.h"
+#include "tests/support/session.h"
 
 namespace sortition::service {
 
@@ -23,15 +23,15 @@ class Replica {
     options.observer = &observer_;
     options.checkpoint_key = std::move(key);
     engine_ = std::make_unique<Engine>(std::move(options));
-    worker_ = std::make_unique<testing::StreamWorker>(engine_.get());
+    worker_ = std::make_unique<StreamWorker>(engine_.get());
   }
-  testing::StreamWorker& worker() { return *worker_; }
+  StreamWorker& worker() { return *worker_; }
 
  private:
   testing::FakeClock clock_;
   NullObserver observer_;
   std::unique_ptr<Engine> engine_;
-  std::unique_ptr<testing::StreamWorker> worker_;
+  std::unique_ptr<StreamWorker> worker_;
 };
 
 inline CheckpointKey KeyOf(char byte) { return *CheckpointKey::Of(std::string(32, byte)); }

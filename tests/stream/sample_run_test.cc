@@ -1,8 +1,6 @@
 // Unary calls: the tokens of a stream, without one.
 #include "service/stream/sample_run.h"
 
-#include <gtest/gtest.h>
-
 #include <limits>
 #include <memory>
 #include <vector>
@@ -10,16 +8,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "service/text/cost.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/stream_worker.h"
-#include "tests/support/test_engine.h"
+#include "tests/support/session.h"
 
 namespace sortition::service::sample_run_test {
 namespace {
-
-using testing::StepBuilder;
-using testing::StreamWorker;
-using testing::TestEngine;
 
 constexpr uint32_t kWidth = 50;
 
@@ -31,7 +23,7 @@ class SampleRunTest : public ::testing::Test {
     request.set_dtype(v1::DTYPE_F32);
     request.set_vocabulary_size(kWidth);
     for (uint32_t i = 0; i < rows; ++i) {
-      *request.mutable_logits() += testing::RandomLogits(kernels::DType::kF32, kWidth, &random);
+      *request.mutable_logits() += RandomLogits(kernels::DType::kF32, kWidth, &random);
       v1::SampleRow& row = *request.add_rows();
       row.set_seed(i);
       row.set_position(3 * i);
@@ -83,7 +75,7 @@ TEST_F(SampleRunTest, TokensAreThoseOfAStream) {
   for (uint32_t i = 0; i < kRows; ++i) {
     const auto index = static_cast<int>(i);
     const std::string id = std::to_string(i);
-    v1::OpenSequence open = testing::MakeOpen(id, 1, kWidth);
+    v1::OpenSequence open = MakeOpen(id, 1, kWidth);
     open.set_seed(i);
     *open.mutable_parameters() = request.rows(index).parameters();
     worker.MustOpen(open);

@@ -1,19 +1,11 @@
 // Departure of a step's answers: together, except for rows that would delay the others.
-#include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
 #include "service/limits.h"
-#include "tests/support/stream_worker.h"
-#include "tests/support/test_engine.h"
+#include "tests/support/session.h"
 
 namespace sortition::service::session_answers_test {
 namespace {
-
-using testing::F32Peak;
-using testing::MakeOpen;
-using testing::StepBuilder;
-using testing::StreamWorker;
-using testing::TestEngine;
 
 constexpr uint32_t kVocabulary = 32;
 
@@ -112,7 +104,7 @@ TEST(SessionLargeAnswers, AreHeldUpToMessageSize) {
   TestEngine engine = TestEngine::OnFake({}, {.max_batch_rows = 1, .batches_in_flight = 4});
   StreamWorker worker(engine.get());
   StepBuilder step(1, kLarge);
-  const std::string row = testing::F32Bytes(std::vector<float>(kLarge));
+  const std::string row = F32Bytes(std::vector<float>(kLarge));
   for (int i = 0; i < 4; ++i) {
     v1::OpenSequence open = MakeOpen(absl::StrCat("s", i), 1, kLarge);
     open.mutable_parameters()->mutable_kept_set()->set_tokens(true);

@@ -1,6 +1,5 @@
 // Block verification on a stream: the results follow from the reference's answers by the law's page, position by
 // position.
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>
@@ -10,16 +9,11 @@
 #include <random>
 
 #include "kernels/law/block.h"
-#include "tests/support/expect_error.h"
 #include "tests/support/judged_rows.h"
 #include "tests/support/scale.h"
 
 namespace sortition::service::session_block_test {
 namespace {
-
-using testing::F32Peak;
-using testing::PlainSequence;
-using testing::StepBuilder;
 
 constexpr uint32_t kDrafts = 3;
 
@@ -119,9 +113,7 @@ class SessionBlock : public JudgedRows {
 };
 
 TEST_F(SessionBlock, EqualsReferenceEverywhere) {
-  open_.mutable_parameters()->set_top_k(30);
-  open_.mutable_parameters()->mutable_raw_logprobs()->set_top(2);
-  open_.mutable_parameters()->add_logprob_token_ids(5);
+  open_.mutable_parameters()->MergeFrom(ParametersOf("top_k: 30 raw_logprobs { top: 2 } logprob_token_ids: 5"));
   worker_.MustOpen(open_);
   const PlainSequence plain(open_);
   std::mt19937_64 random(84);
@@ -129,9 +121,7 @@ TEST_F(SessionBlock, EqualsReferenceEverywhere) {
   for (uint64_t n = 1; n <= testing::Scaled(2'000); ++n) {
     StepBuilder step(n, kModelVocabulary);
     const BlockRow row = Add(plain, &random, n, &step);
-    const v1::RowResult result = RunOne(step);
-    ASSERT_TRUE(result.has_verify()) << result.ShortDebugString();
-    const v1::VerifyResult& verify = result.verify();
+    const v1::VerifyResult verify = RunVerify(step);
     ASSERT_EQ(static_cast<size_t>(verify.positions_size()), row.expected.size()) << n;
     ASSERT_EQ(verify.accepted() + 1, row.expected.size());
     EXPECT_EQ(verify.matched(), verify.accepted());
@@ -150,16 +140,9 @@ TEST_F(SessionBlock, EqualsReferenceEverywhere) {
 
 // A block crosses the borders of phases, whose temperature, filters and penalties differ.
 TEST_F(SessionBlock, PhasesHoldAtTheirPositions) {
-  v1::Phase& phase = *open_.mutable_parameters()->add_phases();
-  phase.add_begin(1);
-  phase.add_end(2);
-  phase.set_max_tokens(6);
-  phase.add_then(7);
-  phase.add_then(2);
-  phase.mutable_parameters()->set_temperature(0.4f);
-  phase.mutable_parameters()->set_top_k(12);
-  phase.mutable_parameters()->set_frequency_penalty(0.5f);
-  open_.mutable_parameters()->set_top_p(0.9f);
+  open_.mutable_parameters()->MergeFrom(
+      ParametersOf("top_p: 0.9 phases { begin: 1 end: 2 max_tokens: 6 then: [7, 2]"
+                   "                    parameters { temperature: 0.4 top_k: 12 frequency_penalty: 0.5 } }"));
   open_.mutable_history()->set_prompt_length(0);
   worker_.MustOpen(open_);
   PlainSequence plain(open_);
@@ -170,9 +153,7 @@ TEST_F(SessionBlock, PhasesHoldAtTheirPositions) {
     StepBuilder step(n, kModelVocabulary);
     const BlockRow row = Add(plain, &random, n, &step);
     step.step().mutable_rows(0)->set_history_hash(plain.hash());
-    const v1::RowResult result = RunOne(step);
-    ASSERT_TRUE(result.has_verify()) << result.ShortDebugString();
-    const v1::VerifyResult& verify = result.verify();
+    const v1::VerifyResult verify = RunVerify(step);
     ASSERT_EQ(static_cast<size_t>(verify.positions_size()), row.expected.size()) << n;
     for (int i = 0; i < verify.positions_size(); ++i) {
       const kernels::RowOutput& expected = row.expected[static_cast<size_t>(i)];
@@ -216,7 +197,7 @@ TEST_F(SessionBlock, EndsAtAcceptedStopToken) {
 TEST_F(SessionBlock, PositionsBehindNoSurvivalAreIgnored) {
   open_.mutable_parameters()->set_top_k(1);
   worker_.MustOpen(open_);
-  const std::string unusable = testing::F32Bytes(std::vector<float>(kModelVocabulary, 65504.0f));
+  const std::string unusable = F32Bytes(std::vector<float>(kModelVocabulary, 65504.0f));
   for (const bool is_behind : {true, false}) {
     const uint64_t n = is_behind ? 1 : 2;
     StepBuilder step(n, kModelVocabulary);

@@ -1,21 +1,15 @@
 // Samplers that depend on past probabilities: their checkpoint goes to the worker and comes back, to any replica that
 // shares the key.
-#include <gtest/gtest.h>
 
 #include "tests/stream/keyed_replica.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/plain_sequence.h"
 
 namespace sortition::service::session_checkpoint_test {
 namespace {
 
-using testing::PlainSequence;
-using testing::StepBuilder;
-
 constexpr uint32_t kVocabulary = 64;
 
 v1::OpenSequence Mirostat(std::string_view request_id) {
-  v1::OpenSequence open = testing::MakeOpen(request_id, 1, kVocabulary);
+  v1::OpenSequence open = MakeOpen(request_id, 1, kVocabulary);
   open.mutable_parameters()->mutable_mirostat()->set_version(2);
   open.mutable_parameters()->mutable_mirostat()->set_tau(2);
   return open;
@@ -24,7 +18,26 @@ v1::OpenSequence Mirostat(std::string_view request_id) {
 // Returns the same logits for every step at a position.
 std::string LogitsAt(uint32_t position) {
   std::mt19937_64 random(position);
-  return testing::RandomLogits(kernels::DType::kF32, kVocabulary, &random);
+  return RandomLogits(kernels::DType::kF32, kVocabulary, &random);
+}
+
+// A sequence that keeps its text, which begins with `history`.
+v1::OpenSequence StatefulMirostat(const std::vector<uint32_t>& history) {
+  v1::OpenSequence open = Mirostat("a");
+  open.mutable_parameters()->set_presence_penalty(0.5f);
+  open.mutable_history()->mutable_tokens()->Assign(history.begin(), history.end());
+  open.mutable_history()->set_prompt_length(static_cast<uint32_t>(history.size()));
+  return open;
+}
+
+// A step of it.
+StepBuilder StatefulStep(uint64_t batch_id, uint64_t step_id, const PlainSequence& plain,
+                         const std::string& checkpoint) {
+  StepBuilder builder(batch_id, kVocabulary);
+  v1::StepRow& row = builder.AddRow("a", step_id, plain.position(), LogitsAt(plain.position()));
+  row.set_history_hash(plain.hash());
+  row.set_checkpoint(checkpoint);
+  return builder;
 }
 
 v1::RowResult Step(Replica* replica, std::string_view request_id, uint32_t position, const std::string& checkpoint) {
@@ -77,19 +90,13 @@ TEST(SessionCheckpoint, AlteredOrForeignCheckpointFailsAlone) {
 // the answer with its checkpoint.
 TEST(SessionCheckpoint, BelongsToItsPositionAndHistory) {
   Replica replica(KeyOf('k'));
-  v1::OpenSequence open = Mirostat("a");
-  open.mutable_parameters()->set_presence_penalty(0.5f);
-  open.mutable_history()->add_tokens(1);
-  open.mutable_history()->set_prompt_length(1);
+  const v1::OpenSequence open = StatefulMirostat({1});
   replica.worker().MustOpen(open);
   PlainSequence plain(open);
   uint64_t batch = 0;
   const auto step = [&](uint64_t step_id, const std::string& checkpoint, std::optional<uint32_t> truncate_to) {
-    StepBuilder builder(++batch, kVocabulary);
-    v1::StepRow& row = builder.AddRow("a", step_id, plain.position(), LogitsAt(plain.position()));
-    row.set_history_hash(plain.hash());
-    row.set_checkpoint(checkpoint);
-    if (truncate_to) row.set_truncate_to(*truncate_to);
+    StepBuilder builder = StatefulStep(++batch, step_id, plain, checkpoint);
+    if (truncate_to) builder.step().mutable_rows(0)->set_truncate_to(*truncate_to);
     return replica.worker().Run(builder.Build()).at(0);
   };
   const v1::RowResult first = step(1, "", std::nullopt);
@@ -112,20 +119,10 @@ TEST(SessionCheckpoint, BelongsToItsPositionAndHistory) {
 // any more.
 TEST(SessionCheckpoint, HoldsForRewrittenHistory) {
   Replica first(KeyOf('k')), second(KeyOf('k'));
-  v1::OpenSequence open = Mirostat("a");
-  open.mutable_parameters()->set_presence_penalty(0.5f);
-  open.mutable_history()->add_tokens(1);
-  open.mutable_history()->set_prompt_length(1);
+  v1::OpenSequence open = StatefulMirostat({1});
   first.worker().MustOpen(open);
   PlainSequence plain(open);
-  uint64_t batch = 0;
-  const auto step = [&](uint64_t step_id, const std::string& checkpoint) {
-    StepBuilder builder(++batch, kVocabulary);
-    v1::StepRow& row = builder.AddRow("a", step_id, plain.position(), LogitsAt(plain.position()));
-    row.set_history_hash(plain.hash());
-    row.set_checkpoint(checkpoint);
-    return builder;
-  };
+  const auto step = [&](uint64_t id, const std::string& checkpoint) { return StatefulStep(id, id, plain, checkpoint); };
   const std::string checkpoint = first.worker().Run(step(1, "").Build()).at(0).draw().checkpoint();
   for (const uint32_t token : {7u, 8u}) plain.Append(token);
   StepBuilder rewritten = step(2, checkpoint);
@@ -148,27 +145,19 @@ TEST(SessionCheckpoint, HoldsForRewrittenHistory) {
 // The history is checked first: a server with another history requests the worker's, with any checkpoint.
 TEST(SessionCheckpoint, OtherHistoryIsNotACheckpointError) {
   Replica replica(KeyOf('k'));
-  v1::OpenSequence open = Mirostat("a");
-  open.mutable_parameters()->set_presence_penalty(0.5f);
-  open.mutable_history()->set_prompt_length(0);
+  const v1::OpenSequence open = StatefulMirostat({});
   replica.worker().MustOpen(open);
   PlainSequence plain(open);
-  const auto step = [&](uint64_t id, const std::string& checkpoint) {
-    StepBuilder builder(id, kVocabulary);
-    v1::StepRow& row = builder.AddRow("a", id, plain.position(), LogitsAt(plain.position()));
-    row.set_history_hash(plain.hash());
-    row.set_checkpoint(checkpoint);
-    return replica.worker().Run(builder.Build()).at(0);
-  };
-  const v1::DrawResult first = step(1, "").draw();
+  const v1::DrawResult first = replica.worker().RunOne(StatefulStep(1, 1, plain, "").Build()).draw();
   plain.Append(first.token());
   plain.Append(9);  // somewhere else
-  ExpectError(step(2, first.checkpoint()).error(), Reason::kHistoryRequired, "step.rows[0].position");
+  const v1::StreamRequest elsewhere = StatefulStep(2, 2, plain, first.checkpoint()).Build();
+  ExpectError(replica.worker().RunOne(elsewhere).error(), Reason::kHistoryRequired, "step.rows[0].position");
 }
 
 TEST(SessionCheckpoint, StatelessSamplersHaveNone) {
   Replica replica(KeyOf('k'));
-  replica.worker().MustOpen(testing::MakeOpen("a", 1, kVocabulary));
+  replica.worker().MustOpen(MakeOpen("a", 1, kVocabulary));
   EXPECT_TRUE(Step(&replica, "a", 0, "").draw().checkpoint().empty());
   ExpectError(Step(&replica, "a", 1, "x").error(), Reason::kContradiction, "step.rows[0].checkpoint");
 }

@@ -1,5 +1,4 @@
 // Compact rows that are not decided, unsound, too many or misplaced: each is refused by name, and harms no other row.
-#include <gtest/gtest.h>
 
 #include <cstring>
 #include <functional>
@@ -9,7 +8,6 @@
 #include "service/text/cost.h"
 #include "tests/memory/memory_fixture.h"
 #include "tests/stream/compact_fixture.h"
-#include "tests/support/expect_error.h"
 
 namespace sortition::service::session_compact_refusal_test {
 namespace {
@@ -28,7 +26,7 @@ class SessionCompactRefusal : public CompactFixture {
     std::vector<float> logits(kVocabulary);
     for (uint32_t id = 0; id < kVocabulary; ++id) logits[id] = static_cast<float>(id);
     StepBuilder step(++batch_, kVocabulary);
-    step.AddRow("a", batch_, 0, testing::F32Bytes(logits));
+    step.AddRow("a", batch_, 0, F32Bytes(logits));
     const std::optional<CompactChoice> choices[] = {CompactChoice{PlainRowParameters({}), kVocabulary, count}};
     Damaged damaged;
     damaged.message = WithCompactRows(step.Build(), choices);
@@ -42,9 +40,7 @@ TEST_F(SessionCompactRefusal, EveryUndecidedPositionIsNamed) {
   v1::OpenSequence open = MakeOpen("a", 1, kVocabulary);
   open.mutable_parameters()->set_temperature(0);
   open.mutable_parameters()->mutable_raw_logprobs();
-  v1::LogitBias& bias = *open.mutable_parameters()->add_logit_bias();
-  bias.set_token(0);
-  bias.set_bias(1);
+  AddBias(0, 1, open.mutable_parameters());
   compact_.MustOpen(open);
   Damaged step = Stated(10);
   v1::StepRow& row = *step.message.mutable_step()->mutable_rows(0);
@@ -69,16 +65,12 @@ TEST_F(SessionCompactRefusal, NamedTokensOfARowAreBounded) {
   constexpr uint32_t kBiased = 9'000;
   constexpr uint32_t kPositions = 20;
   v1::OpenSequence open = MakeOpen("a", 1, kWide);
-  for (uint32_t id = 0; id < kBiased; ++id) {
-    v1::LogitBias& bias = *open.mutable_parameters()->add_logit_bias();
-    bias.set_token(id);
-    bias.set_bias(1);
-  }
+  for (uint32_t id = 0; id < kBiased; ++id) AddBias(id, 1, open.mutable_parameters());
   compact_.MustOpen(open);
   std::vector<float> logits(kWide);
   for (uint32_t id = 0; id < kWide; ++id) logits[id] = static_cast<float>(id) / kWide;
   StepBuilder builder(1, kWide);
-  v1::Score& score = *builder.AddRow("a", 1, 0, testing::F32Bytes(logits)).mutable_score();
+  v1::Score& score = *builder.AddRow("a", 1, 0, F32Bytes(logits)).mutable_score();
   const std::optional<CompactChoice> choices[] = {CompactChoice{PlainRowParameters({}), kWide, 10}};
   score.add_tokens(kWide - 1);
   v1::StreamRequest message = WithCompactRows(builder.Build(), choices);
@@ -106,80 +98,53 @@ TEST_F(SessionCompactRefusal, NamedTokensOfARowAreBounded) {
 TEST_F(SessionCompactRefusal, UnsoundRowsFailAloneByName) {
   compact_.MustOpen(MakeOpen("a", 1, kVocabulary));
   const std::string at = "step.rows[0].compact[0]";
-  const auto expect = [&](Damaged row, Reason reason, const std::string& field) {
+  const auto set_id = [](Damaged* row, size_t i, uint32_t id) { std::memcpy(&row->pairs[i * 4], &id, 4); };
+  const auto set_logit = [](Damaged* row, size_t i, float logit) {
+    std::memcpy(&row->pairs[10 * 4 + i * 4], &logit, 4);
+  };
+  // The last token of the list as one of the others: it must come after the list, and not be in it.
+  const auto set_other = [](Damaged* row) {
+    row->row().set_first(9);
+    row->row().set_others(1);
+  };
+  std::vector<std::tuple<Reason, std::string, std::function<void(Damaged*)>>> cases = {
+      {Reason::kOutOfRange, at + ".first", [&](auto* row) { set_logit(row, 3, 1000); }},
+      {Reason::kOutOfRange, at + ".first", [&](auto* row) { set_id(row, 3, 59); }},
+      {Reason::kOutOfRange, at + ".first", [&](auto* row) { set_id(row, 3, kVocabulary); }},
+      {Reason::kOutOfRange, at + ".first",
+       [&](auto* row) { set_logit(row, 9, -std::numeric_limits<float>::infinity()); }},
+      {Reason::kLogitTooLarge, at, [&](auto* row) { set_logit(row, 0, 70000); }},
+      {Reason::kLogitNan, at, [&](auto* row) { set_logit(row, 5, std::numeric_limits<float>::quiet_NaN()); }},
+      {Reason::kOutOfRange, at + ".others", [&](auto* row) { set_other(row), set_id(row, 9, 59); }},
+      {Reason::kOutOfRange, at + ".others", [&](auto* row) { set_other(row), set_logit(row, 9, 1000); }},
+      {Reason::kOutOfRange, at + ".others", [&](auto* row) { set_other(row), row->row().set_is_whole(true); }},
+      {Reason::kMissingField, at + ".first", [](auto* row) { row->row().set_first(0), row->row().set_others(10); }},
+      {Reason::kOutOfRange, at + ".offset", [](auto* row) { row->row().set_offset(1); }},
+      {Reason::kOutOfRange, at + ".offset", [](auto* row) { row->row().set_offset(~uint64_t{0}); }},
+      {Reason::kOutOfRange, "step.rows[0].compact",
+       [](auto* row) { row->message.mutable_step()->mutable_rows(0)->add_compact(); }},
+      {Reason::kContradiction, "step.rows[0].tensor_row",
+       [](auto* row) { row->message.mutable_step()->mutable_rows(0)->set_tensor_row(0); }},
+  };
+  for (const uint64_t sum : {uint64_t{0}, Stated(10).row().unit_sum() - (uint64_t{1} << 43), ~uint64_t{0}}) {
+    cases.emplace_back(Reason::kOutOfRange, at + ".unit_sum", [=](auto* row) { row->row().set_unit_sum(sum); });
+    cases.emplace_back(Reason::kOutOfRange, at + ".sum", [=](auto* row) { row->row().set_sum(sum); });
+  }
+  for (const auto& [reason, field, damage] : cases) {
+    Damaged row = Stated(10);
+    damage(&row);
     row.message.set_payloads(0, row.pairs);
     ExpectError(RunOne(row.message), reason, field);
-  };
-  const auto set_id = [](Damaged* row, size_t i, uint32_t id) { std::memcpy(&row->pairs[i * 4], &id, 4); };
-  const auto set_logit = [](Damaged* row, size_t count, size_t i, float logit) {
-    std::memcpy(&row->pairs[count * 4 + i * 4], &logit, 4);
-  };
-  Damaged row = Stated(10);
-  set_logit(&row, 10, 3, 1000);
-  expect(row, Reason::kOutOfRange, at + ".first");
-  row = Stated(10);
-  set_id(&row, 3, 59);
-  expect(row, Reason::kOutOfRange, at + ".first");
-  row = Stated(10);
-  set_id(&row, 3, kVocabulary);
-  expect(row, Reason::kOutOfRange, at + ".first");
-  row = Stated(10);
-  set_logit(&row, 10, 9, -std::numeric_limits<float>::infinity());
-  expect(row, Reason::kOutOfRange, at + ".first");
-  row = Stated(10);
-  set_logit(&row, 10, 0, 70000);
-  expect(row, Reason::kLogitTooLarge, at);
-  row = Stated(10);
-  set_logit(&row, 10, 5, std::numeric_limits<float>::quiet_NaN());
-  expect(row, Reason::kLogitNan, at);
-  for (const uint64_t sum : {uint64_t{0}, row.row().unit_sum() - (uint64_t{1} << 43), ~uint64_t{0}}) {
-    row = Stated(10);
-    row.row().set_unit_sum(sum);
-    expect(row, Reason::kOutOfRange, at + ".unit_sum");
-    row = Stated(10);
-    row.row().set_sum(sum);
-    expect(row, Reason::kOutOfRange, at + ".sum");
   }
-  // The last token of the list as one of the others: it must come after the list, and not be in it.
-  row = Stated(10);
-  row.row().set_first(9);
-  row.row().set_others(1);
-  set_id(&row, 9, 59);
-  expect(row, Reason::kOutOfRange, at + ".others");
-  row = Stated(10);
-  row.row().set_first(9);
-  row.row().set_others(1);
-  set_logit(&row, 10, 9, 1000);
-  expect(row, Reason::kOutOfRange, at + ".others");
-  row = Stated(10);
-  row.row().set_first(9);
-  row.row().set_others(1);
-  row.row().set_is_whole(true);
-  expect(row, Reason::kOutOfRange, at + ".others");
-  row = Stated(10);
-  row.row().set_first(0);
-  row.row().set_others(10);
-  expect(row, Reason::kMissingField, at + ".first");
-  row = Stated(10);
-  row.row().set_offset(1);
-  expect(row, Reason::kOutOfRange, at + ".offset");
-  row.row().set_offset(~uint64_t{0});
-  expect(row, Reason::kOutOfRange, at + ".offset");
-  row = Stated(10);
-  row.message.mutable_step()->mutable_rows(0)->add_compact();
-  expect(row, Reason::kOutOfRange, "step.rows[0].compact");
-  row = Stated(10);
-  row.message.mutable_step()->mutable_rows(0)->set_tensor_row(0);
-  expect(row, Reason::kContradiction, "step.rows[0].tensor_row");
   EXPECT_EQ(RunOne(Stated(kVocabulary).message).draw().token(), 59u) << "a sound one";
 }
 
 // The rule looks at the temperature alone, and not at how the other options compile.
 TEST_F(SessionCompactRefusal, SumIsRefusedWithoutOneTemperature) {
   uint64_t epoch = 0;
-  const auto run = [&](const std::function<void(v1::SamplingParameters*)>& set, bool has_unit_sum, int64_t more) {
+  const auto run = [&](const char* parameters, bool has_unit_sum, int64_t more) {
     v1::OpenSequence open = MakeOpen("a", ++epoch, kVocabulary);
-    set(open.mutable_parameters());
+    *open.mutable_parameters() = ParametersOf(parameters);
     compact_.MustOpen(open);
     Damaged step = Stated(10);
     step.row().set_sum(step.row().unit_sum() + static_cast<uint64_t>(more));
@@ -187,43 +152,31 @@ TEST_F(SessionCompactRefusal, SumIsRefusedWithoutOneTemperature) {
     return RunOne(step.message);
   };
   const std::string sum = "step.rows[0].compact[0].sum";
-  const auto plain = [](auto* p) { p->set_top_k(5); };
-  const auto chain = [](auto* p) {
-    p->set_top_k(5);
-    p->set_top_n_sigma(3);
-    p->set_top_a(0.1f);
-  };
-  const auto greedy = [](auto* p) { p->set_temperature(0); };
-  for (const std::function<void(v1::SamplingParameters*)>& set :
-       {std::function<void(v1::SamplingParameters*)>(plain), {chain}, {greedy}}) {
+  for (const char* parameters : {"top_k: 5", "top_k: 5 top_n_sigma: 3 top_a: 0.1", "temperature: 0"}) {
     for (const bool has_unit_sum : {false, true}) {
-      EXPECT_NE(run(set, has_unit_sum, 0).error().reason(), v1::OUT_OF_RANGE);
+      EXPECT_NE(run(parameters, has_unit_sum, 0).error().reason(), v1::OUT_OF_RANGE);
       // A sum that the listed tokens do not allow.
-      ExpectError(run(set, has_unit_sum, -(int64_t{1} << 43)), Reason::kOutOfRange, sum);
+      ExpectError(run(parameters, has_unit_sum, -(int64_t{1} << 43)), Reason::kOutOfRange, sum);
     }
     // Two statements of one sum.
-    ExpectError(run(set, true, 1), Reason::kOutOfRange, sum);
+    ExpectError(run(parameters, true, 1), Reason::kOutOfRange, sum);
   }
   // A sum in place of unit_sum decides a row that needs one.
-  const auto cutoff = [](auto* p) { p->set_epsilon_cutoff(0.9f); };
+  const char* const cutoff = "epsilon_cutoff: 0.9";
   EXPECT_EQ(run(cutoff, true, 0).draw().token(), 59u);
   EXPECT_EQ(run(cutoff, false, 0).draw().token(), 59u);
   v1::OpenSequence open = MakeOpen("a", ++epoch, kVocabulary);
-  cutoff(open.mutable_parameters());
+  *open.mutable_parameters() = ParametersOf(cutoff);
   compact_.MustOpen(open);
   Damaged without_sums = Stated(10);
   without_sums.row().clear_unit_sum();
   without_sums.row().clear_sum();
   ExpectError(RunOne(without_sums.message), Reason::kRowRequired, "step.rows[0].compact[0]");
-  const auto dynamic = [](auto* p) { p->mutable_dynamic_temperature()->set_range(0.5f); };
-  ExpectError(run(dynamic, true, 0), Reason::kContradiction, sum);
+  ExpectError(run("dynamic_temperature { range: 0.5 }", true, 0), Reason::kContradiction, sum);
 }
 
 TEST_F(SessionCompactRefusal, LimitsHoldForRowAndStep) {
-  Limits limits;
-  limits.max_compact_tokens = 20;
-  limits.max_compact_bytes = 25 * 8;
-  TestEngine engine = TestEngine::OnCpu(limits);
+  TestEngine engine = TestEngine::OnCpu({.max_compact_tokens = 20, .max_compact_bytes = 25 * 8});
   StreamWorker worker(engine.get());
   worker.MustOpen(MakeOpen("a", 1, kVocabulary));
   worker.MustOpen(MakeOpen("b", 1, kVocabulary));
@@ -244,30 +197,25 @@ TEST_F(SessionCompactRefusal, LimitsHoldForRowAndStep) {
 
 TEST_F(SessionCompactRefusal, MessageNeedsWhatItsRowsNeed) {
   compact_.MustOpen(MakeOpen("a", 1, kVocabulary));
-  const auto expect = [&](const v1::StreamRequest& message, Reason reason, const std::string& field) {
+  const std::tuple<Reason, const char*, void (*)(v1::Step*)> cases[] = {
+      {Reason::kMissingField, "step.logits.pairs", [](auto* step) { step->mutable_logits()->clear_pairs(); }},
+      {Reason::kContradiction, "step.logits.source",
+       [](auto* step) { *step->mutable_logits()->mutable_source() = step->logits().pairs(); }},
+      {Reason::kContradiction, "step.logits.tensor_rows",
+       [](auto* step) { step->mutable_logits()->set_tensor_rows(1); }},
+      {Reason::kContradiction, "step.logits.pairs", [](auto* step) { step->mutable_rows(0)->clear_compact(); }},
+  };
+  for (const auto& [reason, field, change] : cases) {
+    v1::StreamRequest message = Stated(10).message;
+    change(message.mutable_step());
     compact_.Send(message);
     ExpectError(compact_.StepError(message.step().batch_id()), reason, field);
-  };
-  v1::StreamRequest step = Stated(10).message;
-  step.mutable_step()->mutable_logits()->clear_pairs();
-  expect(step, Reason::kMissingField, "step.logits.pairs");
-  step = Stated(10).message;
-  *step.mutable_step()->mutable_logits()->mutable_source() = step.step().logits().pairs();
-  expect(step, Reason::kContradiction, "step.logits.source");
-  step = Stated(10).message;
-  step.mutable_step()->mutable_logits()->set_tensor_rows(1);
-  expect(step, Reason::kContradiction, "step.logits.tensor_rows");
-  step = Stated(10).message;
-  step.mutable_step()->mutable_rows(0)->clear_compact();
-  expect(step, Reason::kContradiction, "step.logits.pairs");
+  }
 }
 
 // If a step's whole rows find no place, all of it is refused, and its compact rows have not run.
 TEST_F(SessionCompactRefusal, RefusedStepLeavesCompactRowsAsTheyWere) {
-  Limits limits;
-  limits.max_queued_rows = 1;
-  limits.max_step_positions = 4;
-  TestEngine engine = TestEngine::OnFake(limits);
+  TestEngine engine = TestEngine::OnFake({.max_step_positions = 4, .max_queued_rows = 1});
   StreamWorker worker(engine.get());
   v1::OpenSequence open = MakeOpen("a", 1, kVocabulary);
   open.mutable_parameters()->set_presence_penalty(0.5f);

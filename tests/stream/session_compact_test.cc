@@ -1,6 +1,5 @@
 // Compact rows on a stream: the answer of the whole row in every bit, or ROW_REQUIRED, after which the same step is
 // sent again.
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <map>
@@ -10,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "tests/stream/compact_fixture.h"
 #include "tests/stream/random_samplers.h"
-#include "tests/support/expect_error.h"
 #include "tests/support/scale.h"
 
 namespace sortition::service::session_compact_test {
@@ -61,9 +59,7 @@ v1::OpenSequence RandomOpen(Random* random, uint64_t number, uint32_t vocabulary
   }
   SetAsked(random, live, &p);
   for (const uint32_t token : SomeTokens(random, live, Pick(random, 3))) {
-    v1::LogitBias& bias = *p.add_logit_bias();
-    bias.set_token(token);
-    bias.set_bias(OneIn(random, 2) ? -1.5f : 1.5f);
+    AddBias(token, OneIn(random, 2) ? -1.5f : 1.5f, &p);
   }
   if (OneIn(random, 6)) {
     for (const uint32_t token : SomeTokens(random, live, 30)) p.add_allowed_token_ids(token);

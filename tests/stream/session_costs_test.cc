@@ -1,6 +1,5 @@
 // The work of steps: the ledger has the price of all that a row asks for, long steps are taken in pieces, and a row of
 // too much work is refused by name, or sent whole.
-#include <gtest/gtest.h>
 
 #include <functional>
 #include <string>
@@ -8,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "service/text/cost.h"
 #include "tests/stream/compact_fixture.h"
-#include "tests/support/expect_error.h"
 
 namespace sortition::service::session_costs_test {
 namespace {
@@ -26,7 +24,7 @@ class SessionCosts : public CompactFixture {
     compact_.MustOpen(open);
   }
 
-  static std::string Logits() { return testing::F32Peak(kVocabulary, kVocabulary - 1); }
+  static std::string Logits() { return F32Peak(kVocabulary, kVocabulary - 1); }
 
   // Returns a step of compact rows that list one token and score the last one `positions` times, for sequences "0" on.
   static v1::StreamRequest CompactScores(int rows, int positions) {
@@ -113,9 +111,8 @@ TEST_F(SessionCosts, CompactRowsRunInPieces) {
   constexpr int kPositions = 10;
   static_assert(kPositions * kPosition > kPieceWork);
   for (int i = 0; i < kRows; ++i) Open(absl::StrCat(i), kBanned);
-  const testing::Delivery delivery = testing::Deliver(CompactScores(kRows, kPositions).SerializeAsString());
+  compact_.Begin(CompactScores(kRows, kPositions));
   Session& session = compact_.session();
-  session.BeginFrame(std::get<Frame>(DecodeFrame(delivery.segments, delivery.bytes)));
   int pieces = 1;
   for (; session.back_off() > absl::ZeroDuration(); ++pieces) session.Continue();
   EXPECT_EQ(pieces, kRows);
@@ -139,9 +136,7 @@ TEST_F(SessionCosts, LongMessagesPauseBeforeTheirWork) {
   v1::StreamRequest open;
   *open.mutable_open() = MakeOpen("0", 1, kVocabulary);
   for (uint32_t token = 0; token < kBanned; ++token) {
-    v1::LogitBias& bias = *open.mutable_open()->mutable_parameters()->add_logit_bias();
-    bias.set_token(token);
-    bias.set_bias(1);
+    AddBias(token, 1, open.mutable_open()->mutable_parameters());
   }
   begin(open);
   StepBuilder step(1, kVocabulary);

@@ -1,5 +1,4 @@
 // Speculation in coupled mode: the text equals that without speculation, for any drafts.
-#include <gtest/gtest.h>
 
 #include <optional>
 
@@ -10,11 +9,6 @@
 
 namespace sortition::service::session_coupled_text_test {
 namespace {
-
-using testing::MakeOpen;
-using testing::StepBuilder;
-using testing::StreamWorker;
-using testing::TestEngine;
 
 class SessionCoupledText : public ::testing::Test {
  protected:
@@ -61,9 +55,7 @@ class SessionCoupledText : public ::testing::Test {
     if ((*random)() % 2 == 0) second.set_max_tokens((*random)() % 4);
     second.mutable_parameters()->set_top_k(5);
     second.mutable_parameters()->add_banned_token_ids(token());
-    v1::LogitBias& bias = *second.mutable_parameters()->add_logit_bias();
-    bias.set_token(token());
-    bias.set_bias(2);
+    AddBias(token(), 2, second.mutable_parameters());
   }
   static bool IsStateful(const v1::OpenSequence& open) {
     const v1::SamplingParameters& parameters = open.parameters();

@@ -1,26 +1,16 @@
 // An option that no device of a server can run is refused by name, before anything is lost.
 #include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <functional>
 #include <string>
 
 #include "kernels/features.h"
 #include "tests/stream/stateful_stream.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/plain_sequence.h"
-#include "tests/support/stream_worker.h"
-#include "tests/support/test_engine.h"
 
 namespace sortition::service::session_devices_test {
 namespace {
 
 using ::testing::HasSubstr;
-using testing::MakeOpen;
-using testing::PlainSequence;
-using testing::StepBuilder;
-using testing::StreamWorker;
-using testing::TestEngine;
 
 constexpr kernels::Features kLacking =
     kernels::kFeatureTempered | kernels::kFeatureMinKeep | kernels::kFeatureBlock | kernels::kFeatureRounds;
@@ -36,31 +26,20 @@ class SessionDevices : public ::testing::Test {
 };
 
 TEST_F(SessionDevices, OptionsThatNoDeviceHasAreRefusedAtOpenByName) {
-  const std::pair<std::string, std::function<void(v1::SamplingParameters*)>> options[] = {
-      {"tempered_logprobs", [](auto* p) { p->mutable_tempered_logprobs(); }},
-      {"kept_log_mass", [](auto* p) { p->set_kept_log_mass(true); }},
-      {"min_keep",
-       [](auto* p) {
-         p->set_top_p(0.5f);
-         p->set_min_keep(2);
-       }},
-  };
-  for (const auto& [name, set] : options) {
+  const std::pair<std::string, const char*> options[] = {{"tempered_logprobs", "tempered_logprobs {}"},
+                                                         {"kept_log_mass", "kept_log_mass: true"},
+                                                         {"min_keep", "top_p: 0.5 min_keep: 2"}};
+  for (const auto& [name, parameters] : options) {
     v1::OpenSequence open = MakeOpen("a", 1, kStatefulVocabulary);
-    set(open.mutable_parameters());
+    *open.mutable_parameters() = ParametersOf(parameters);
     const v1::Error error = worker_.Open(open).error();
     ExpectError(error, Reason::kNotImplemented, "open.parameters." + name);
     EXPECT_THAT(error.message(), HasSubstr(name));
     EXPECT_FALSE(error.has_retry_after());
-    v1::ForkSequence fork;
-    fork.set_parent_request_id("parent");
-    *fork.mutable_child() = open;
     v1::StreamRequest message;
-    *message.mutable_fork() = fork;
-    worker_.Send(message);
-    const auto forked = worker_.Await([](const auto& response) { return response.has_forked(); });
-    ASSERT_TRUE(forked);
-    ExpectError(forked->forked().error(), Reason::kNotImplemented, "fork.child.parameters." + name);
+    message.mutable_fork()->set_parent_request_id("parent");
+    *message.mutable_fork()->mutable_child() = open;
+    ExpectError(worker_.Fork(message).error(), Reason::kNotImplemented, "fork.child.parameters." + name);
   }
 }
 
@@ -69,9 +48,7 @@ TEST_F(SessionDevices, AnOptionOfAPhaseIsNamedThere) {
   StreamWorker worker(engine.get());
   v1::OpenSequence open = MakeOpen("a", 1, kStatefulVocabulary);
   open.mutable_history();
-  v1::Phase& phase = *open.mutable_parameters()->add_phases();
-  phase.add_end(5);
-  phase.mutable_parameters()->set_typical_p(0.5f);
+  *open.mutable_parameters() = ParametersOf("phases { end: 5 parameters { typical_p: 0.5 } }");
   ExpectError(worker.Open(open).error(), Reason::kNotImplemented, "open.parameters.phases[0].parameters.typical_p");
 }
 
@@ -95,7 +72,7 @@ TEST_F(SessionDevices, TasksThatNoDeviceHasFailTheirStepAlone) {
   const auto run = [&](int tensor_rows, const std::function<void(v1::StepRow*)>& set) {
     StepBuilder step(++batch, kStatefulVocabulary);
     set(&AddPeak(&step, "a", 1, plain, 9));
-    for (int i = 1; i < tensor_rows; ++i) step.AddTensorRow(testing::F32Peak(kStatefulVocabulary, 9));
+    for (int i = 1; i < tensor_rows; ++i) step.AddTensorRow(F32Peak(kStatefulVocabulary, 9));
     return worker_.Run(step.Build()).at(0);
   };
   const auto sparse = [](v1::SparseProbabilities* drafter) {
@@ -131,8 +108,8 @@ TEST_F(SessionDevices, ScoresAndKeptProbabilitiesAreNamedToo) {
   worker.MustOpen(MakeOpen("a", 1, kStatefulVocabulary));
   const auto run = [&](uint64_t batch, int tensor_rows, const std::function<void(v1::StepRow*)>& set) {
     StepBuilder step(batch, kStatefulVocabulary);
-    set(&step.AddRow("a", batch, 0, testing::F32Peak(kStatefulVocabulary, 9)));
-    for (int i = 1; i < tensor_rows; ++i) step.AddTensorRow(testing::F32Peak(kStatefulVocabulary, 9));
+    set(&step.AddRow("a", batch, 0, F32Peak(kStatefulVocabulary, 9)));
+    for (int i = 1; i < tensor_rows; ++i) step.AddTensorRow(F32Peak(kStatefulVocabulary, 9));
     return worker.Run(step.Build()).at(0);
   };
   ExpectError(run(1, 1, [](v1::StepRow* row) { row->mutable_score()->add_tokens(9); }), Reason::kNotImplemented,

@@ -1,19 +1,11 @@
 // Forks: a sequence that continues another one's history.
-#include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
 #include "service/text/cost.h"
 #include "tests/stream/stateful_stream.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/stream_worker.h"
-#include "tests/support/test_engine.h"
 
 namespace sortition::service::session_fork_test {
 namespace {
-
-using testing::PlainSequence;
-using testing::StreamWorker;
-using testing::TestEngine;
 
 class SessionFork : public ::testing::Test {
  protected:
@@ -43,10 +35,9 @@ class SessionFork : public ::testing::Test {
     return child;
   }
   v1::SequenceForked Fork(const v1::StreamRequest& request) {
-    worker_.Send(request);
-    const auto response = worker_.Await([](const auto& message) { return message.has_forked(); });
-    EXPECT_EQ(response->forked().request_id(), request.fork().child().request_id());
-    return response->forked();
+    const v1::SequenceForked forked = worker_.Fork(request);
+    EXPECT_EQ(forked.request_id(), request.fork().child().request_id());
+    return forked;
   }
   // Returns the child's history, written down.
   static PlainSequence PlainChild(v1::OpenSequence child, const std::vector<uint32_t>& tokens, uint32_t prompt_length) {
@@ -97,8 +88,8 @@ TEST_F(SessionFork, ChildHasItsOptions) {
   ASSERT_TRUE(Fork(MakeFork(open, std::nullopt)).has_state());
   const PlainSequence child = PlainChild(open, {1, 2, 3, 20, 21}, 2);
   std::mt19937_64 random(3);
-  const std::string logits = testing::RandomLogits(kernels::DType::kF32, kStatefulVocabulary, &random);
-  testing::StepBuilder step(++batch_, kStatefulVocabulary);
+  const std::string logits = RandomLogits(kernels::DType::kF32, kStatefulVocabulary, &random);
+  StepBuilder step(++batch_, kStatefulVocabulary);
   step.AddRow("child", 1, 5, logits).set_history_hash(child.hash());
   v1::DrawResult drawn = worker_.Run(step.Build()).at(0).draw();
   drawn.clear_history_hash();
@@ -127,21 +118,22 @@ TEST_F(SessionFork, InvalidForkIsRefusedByName) {
   const v1::SequenceForked beyond = Fork(MakeFork(Child("c"), 6));
   ExpectError(beyond.error(), Reason::kHistoryRequired, "fork.position");
   EXPECT_EQ(beyond.error().limit(), "0..5");
-  ExpectError(Fork(MakeFork(Child("parent"), 3)).error(), Reason::kContradiction, "fork.child.request_id");
-  v1::StreamRequest request = MakeFork(Child("c"), 3);
-  request.mutable_fork()->set_parent_request_id("nobody");
-  ExpectError(Fork(request).error(), Reason::kUnknownSequence, "fork.parent_request_id");
-  request.mutable_fork()->clear_parent_request_id();
-  ExpectError(Fork(request).error(), Reason::kMissingField, "fork.parent_request_id");
-  request = MakeFork(Child("c"), 3);
-  request.mutable_fork()->mutable_child()->mutable_history()->add_tokens(1);
-  ExpectError(Fork(request).error(), Reason::kContradiction, "fork.child.history");
-  request = MakeFork(Child("c"), 3);
-  request.mutable_fork()->mutable_child()->set_live_vocabulary_size(40);
-  ExpectError(Fork(request).error(), Reason::kVocabularyMismatch, "fork.child.vocabulary_size");
-  request = MakeFork(Child("c"), 3);
-  request.mutable_fork()->mutable_child()->mutable_parameters()->set_top_p(2);
-  ExpectError(Fork(request).error(), Reason::kOutOfRange, "fork.child.parameters.top_p");
+  const std::tuple<Reason, std::string, void (*)(v1::ForkSequence*)> cases[] = {
+      {Reason::kContradiction, "child.request_id", [](auto* fork) { fork->mutable_child()->set_request_id("parent"); }},
+      {Reason::kUnknownSequence, "parent_request_id", [](auto* fork) { fork->set_parent_request_id("nobody"); }},
+      {Reason::kMissingField, "parent_request_id", [](auto* fork) { fork->clear_parent_request_id(); }},
+      {Reason::kContradiction, "child.history",
+       [](auto* fork) { fork->mutable_child()->mutable_history()->add_tokens(1); }},
+      {Reason::kVocabularyMismatch, "child.vocabulary_size",
+       [](auto* fork) { fork->mutable_child()->set_live_vocabulary_size(40); }},
+      {Reason::kOutOfRange, "child.parameters.top_p",
+       [](auto* fork) { fork->mutable_child()->mutable_parameters()->set_top_p(2); }},
+  };
+  for (const auto& [reason, field, change] : cases) {
+    v1::StreamRequest request = MakeFork(Child("c"), 3);
+    change(request.mutable_fork());
+    ExpectError(Fork(request).error(), reason, "fork." + field);
+  }
   // None of these has made a sequence or changed the parent.
   EXPECT_EQ(engine_->sequences().live_sequences(), 1u);
   Draw(&plain_, "parent", 3, 30);

@@ -1,17 +1,10 @@
 // A stream's memory besides the states of its sequences counts in `max_state_bytes` too, and ends with the stream.
-#include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
 #include "tests/stream/stateful_stream.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/stream_worker.h"
-#include "tests/support/test_engine.h"
 
 namespace sortition::service::session_held_test {
 namespace {
-
-using testing::StreamWorker;
-using testing::TestEngine;
 
 constexpr uint64_t kMostBytes = 1 << 20;
 
@@ -26,13 +19,13 @@ class SessionHeld : public ::testing::Test {
 
   // Builds an open that needs no state, and some 16 KB for its options.
   static v1::OpenSequence WithOptions(int i) {
-    v1::OpenSequence open = testing::MakeOpen(absl::StrCat("options-", i), 1, 8192);
+    v1::OpenSequence open = MakeOpen(absl::StrCat("options-", i), 1, 8192);
     for (uint32_t token = 0; token < 4096; ++token) open.mutable_parameters()->add_allowed_token_ids(token);
     return open;
   }
   // The first piece of a history of 1,000 tokens.
   static v1::OpenSequence Begun(int i) {
-    v1::OpenSequence open = testing::MakeOpen(absl::StrCat("begun-", i), 1, 8192);
+    v1::OpenSequence open = MakeOpen(absl::StrCat("begun-", i), 1, 8192);
     open.mutable_parameters()->set_no_repeat_ngram_size(3);
     for (uint32_t token = 0; token < 500; ++token) open.mutable_history()->add_tokens(token);
     open.mutable_history()->set_continues(true);
@@ -54,13 +47,7 @@ class SessionHeld : public ::testing::Test {
   }
   uint64_t held() { return engine_->sequences().state_bytes(); }
 
-  Limits limits_ = [] {
-    Limits limits;
-    limits.max_state_bytes = kMostBytes;
-    limits.replay_guard = absl::ZeroDuration();
-    return limits;
-  }();
-  TestEngine engine_ = TestEngine::OnCpu(limits_);
+  TestEngine engine_ = TestEngine::OnCpu({.max_state_bytes = kMostBytes, .replay_guard = absl::ZeroDuration()});
   StreamWorker worker_{engine_.get()};
   StreamWorker other_{engine_.get(), {.tenant = "other"}};
 };
@@ -74,8 +61,7 @@ TEST_F(SessionHeld, StatelessOptionsAreBounded) {
   // Another stream has less room, but some. Closing a sequence makes room for the first.
   EXPECT_EQ(SendUntilRefused(&other_, open), opened / 2);
   other_.Disconnect();
-  worker_.Send(testing::MakeClose("options-0", 1));
-  ASSERT_TRUE(worker_.Await([](const auto& m) { return m.has_closed(); }).has_value());
+  ASSERT_TRUE(worker_.Close(testing::MakeClose("options-0", 1)).was_known());
   worker_.MustOpen(WithOptions(opened));
 }
 
@@ -102,7 +88,7 @@ TEST_F(SessionHeld, PartialHistoriesAreBounded) {
 // After the first piece of a history is refused, its later pieces are skipped. The server has to remember this.
 TEST_F(SessionHeld, SkippedPiecesAreBounded) {
   const auto refused = [](int i) {
-    v1::OpenSequence open = testing::MakeOpen(absl::StrCat("refused-", i), 1, 0);
+    v1::OpenSequence open = MakeOpen(absl::StrCat("refused-", i), 1, 0);
     open.mutable_history()->set_continues(true);
     return testing::Message(open);
   };

@@ -1,17 +1,11 @@
 // The first message of a stream.
-#include <gtest/gtest.h>
 
 #include "kernels/law/version.h"
 #include "service/version.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/stream_worker.h"
-#include "tests/support/test_engine.h"
+#include "tests/support/session.h"
 
 namespace sortition::service::session_hello_test {
 namespace {
-
-using testing::StreamWorker;
-using testing::TestEngine;
 
 bool IsWelcome(const v1::StreamResponse& message) { return message.has_welcome(); }
 
@@ -22,12 +16,10 @@ StreamWorker::Options Silent() {
 }
 
 TEST(SessionHello, WelcomeDescribesServer) {
-  Limits limits;
-  limits.stream_unanswered_bytes = 1234;
-  limits.stream_unanswered_rows = 56;
-  limits.max_message_bytes = 789;
-  limits.max_stream_age = absl::Milliseconds(90500);
-  TestEngine engine = TestEngine::OnFake(limits);
+  TestEngine engine = TestEngine::OnFake({.max_stream_age = absl::Milliseconds(90500),
+                                          .max_message_bytes = 789,
+                                          .stream_unanswered_bytes = 1234,
+                                          .stream_unanswered_rows = 56});
   StreamWorker worker(engine.get(), Silent());
   worker.Send(testing::Hello("w"));
   const auto response = worker.Await(IsWelcome);
@@ -53,14 +45,12 @@ TEST(SessionHello, UnboundedAgeIsAbsent) {
 TEST(SessionHello, MessagesBeforeItAreRefused) {
   TestEngine engine = TestEngine::OnFake();
   StreamWorker worker(engine.get(), Silent());
-  ExpectError(worker.Open(testing::MakeOpen("a", 1, 10)).error(), Reason::kProtocolViolation, "kind");
-  testing::StepBuilder step(3, 10);
-  step.AddRow("a", 1, 0, testing::F32Peak(10, 1));
+  ExpectError(worker.Open(MakeOpen("a", 1, 10)).error(), Reason::kProtocolViolation, "kind");
+  StepBuilder step(3, 10);
+  step.AddRow("a", 1, 0, F32Peak(10, 1));
   worker.Send(step.Build());
   ExpectError(worker.StepError(3), Reason::kProtocolViolation, "kind");
-  worker.Send(testing::MakeClose("a", 1));
-  const auto closed = worker.Await([](const auto& message) { return message.has_closed(); });
-  ExpectError(closed.value().closed().error(), Reason::kProtocolViolation, "kind");
+  ExpectError(worker.Close(testing::MakeClose("a", 1)).error(), Reason::kProtocolViolation, "kind");
   worker.Send(testing::MakeCancel(3));
   const v1::Rejected rejected = worker.Rejected();
   EXPECT_EQ(rejected.message_index(), 4u);
@@ -69,7 +59,7 @@ TEST(SessionHello, MessagesBeforeItAreRefused) {
 
   worker.Send(testing::Hello("w"));
   EXPECT_TRUE(worker.Await(IsWelcome).has_value());
-  worker.MustOpen(testing::MakeOpen("a", 1, 10));
+  worker.MustOpen(MakeOpen("a", 1, 10));
   EXPECT_TRUE(worker.IsIdle());
 }
 
@@ -88,7 +78,7 @@ TEST(SessionHello, IgnoredFieldsAreReportedOnce) {
   ASSERT_EQ(welcome.ignored_fields_size(), 1);
   EXPECT_EQ(welcome.ignored_fields(0), "hello.#77");
 
-  v1::OpenSequence open = testing::MakeOpen("a", 1, 10);
+  v1::OpenSequence open = MakeOpen("a", 1, 10);
   add(open.mutable_parameters());
   EXPECT_TRUE(worker.Open(open).has_state());
   const auto is_report = [](const v1::StreamResponse& message) { return message.has_ignored_fields(); };
@@ -97,8 +87,8 @@ TEST(SessionHello, IgnoredFieldsAreReportedOnce) {
   ASSERT_EQ(report->ignored_fields().fields_size(), 1);
   EXPECT_EQ(report->ignored_fields().fields(0), "open.parameters.#77");
   for (uint64_t step_id = 1; step_id <= 2; ++step_id) {
-    testing::StepBuilder step(step_id, 10);
-    add(&step.AddRow("a", step_id, 0, testing::F32Peak(10, 7)));
+    StepBuilder step(step_id, 10);
+    add(&step.AddRow("a", step_id, 0, F32Peak(10, 7)));
     const auto results = worker.Run(step.Build());
     ASSERT_EQ(results.size(), 1u);
     EXPECT_EQ(results[0].draw().token(), 7u);
@@ -115,7 +105,7 @@ TEST(SessionHello, SecondHelloIsRefused) {
   const v1::Rejected rejected = worker.Rejected();
   EXPECT_EQ(rejected.message_index(), 2u);
   ExpectError(rejected.error(), Reason::kProtocolViolation, "hello");
-  worker.MustOpen(testing::MakeOpen("a", 1, 10));
+  worker.MustOpen(MakeOpen("a", 1, 10));
 }
 
 TEST(SessionHello, NamesAreBoundedRetryIsAllowed) {

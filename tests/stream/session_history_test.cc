@@ -1,5 +1,4 @@
 // Histories that an open carries: whole, in pieces, wrong, and too long.
-#include <gtest/gtest.h>
 
 #include <bit>
 
@@ -7,16 +6,9 @@
 #include "service/text/cost.h"
 #include "service/text/history/history_hash.h"
 #include "tests/stream/stateful_stream.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/stream_worker.h"
-#include "tests/support/test_engine.h"
 
 namespace sortition::service::session_history_test {
 namespace {
-
-using testing::PlainSequence;
-using testing::StreamWorker;
-using testing::TestEngine;
 
 class SessionHistory : public ::testing::Test {
  protected:
@@ -49,7 +41,7 @@ class SessionHistory : public ::testing::Test {
   static constexpr int kRewrites = 8;
   std::vector<v1::OpenSequence> BeginRewrites() {
     std::vector<v1::OpenSequence> opens;
-    testing::StepBuilder step(1, kStatefulVocabulary);
+    StepBuilder step(1, kStatefulVocabulary);
     for (int i = 0; i < kRewrites; ++i) {
       v1::OpenSequence& open = opens.emplace_back(StatefulOpen(absl::StrCat("row-", i), 1));
       open.mutable_parameters()->mutable_dry()->set_multiplier(0.01f);
@@ -59,8 +51,7 @@ class SessionHistory : public ::testing::Test {
       v1::StepRow& row = AddPeak(&step, open.request_id(), 1, plain, 20);
       for (uint32_t token = 0; token < 4000; ++token) row.add_append_tokens(token % 7);
     }
-    const testing::Delivery delivery = testing::Deliver(step.Build().SerializeAsString());
-    worker().session().BeginFrame(std::get<Frame>(DecodeFrame(delivery.segments, delivery.bytes)));
+    worker().Begin(step.Build());
     return opens;
   }
   StreamWorker& worker() {
@@ -83,8 +74,8 @@ TEST_F(SessionHistory, PiecesEqualWhole) {
   // The penalties see all of it: the same step as the plain sequence's.
   const PlainSequence plain(whole);
   std::mt19937_64 random(9);
-  const std::string logits = testing::RandomLogits(kernels::DType::kF32, kStatefulVocabulary, &random);
-  testing::StepBuilder step(1, kStatefulVocabulary);
+  const std::string logits = RandomLogits(kernels::DType::kF32, kStatefulVocabulary, &random);
+  StepBuilder step(1, kStatefulVocabulary);
   step.AddRow("a", 1, plain.position(), logits).set_history_hash(plain.hash());
   EXPECT_EQ(worker().Run(step.Build()).at(0).draw().token(), plain.Draw({.logits = logits}).token());
 }
@@ -92,10 +83,8 @@ TEST_F(SessionHistory, PiecesEqualWhole) {
 // Pieces let a shell serve other streams in between.
 TEST_F(SessionHistory, LongHistoryIsTakenInPieces) {
   const v1::OpenSequence whole = Long("a", 1, 24'000);
-  const testing::Delivery delivery = testing::Deliver(testing::Message(whole).SerializeAsString());
-  auto frame = DecodeFrame(delivery.segments, delivery.bytes);
+  worker().Begin(testing::Message(whole));
   Session& session = worker().session();
-  session.BeginFrame(std::move(std::get<Frame>(frame)));
   int pieces = 1;
   for (; worker().sink().size() == 0; ++pieces) {
     ASSERT_GT(session.back_off(), absl::ZeroDuration());
@@ -115,13 +104,11 @@ TEST_F(SessionHistory, LongHistoryIsTakenInPieces) {
 // So is the list of edits that follows from a history of many different tokens.
 TEST_F(SessionHistory, LongListOfEditsIsMadeInPieces) {
   constexpr uint32_t kTokens = 200'000;
-  v1::OpenSequence whole = testing::MakeOpen("a", 1, kTokens);
+  v1::OpenSequence whole = MakeOpen("a", 1, kTokens);
   whole.mutable_parameters()->set_frequency_penalty(0.5f);
   for (uint32_t token = 0; token < kTokens; ++token) whole.mutable_history()->add_tokens(token);
-  const testing::Delivery delivery = testing::Deliver(testing::Message(whole).SerializeAsString());
-  auto frame = DecodeFrame(delivery.segments, delivery.bytes);
+  worker().Begin(testing::Message(whole));
   Session& session = worker().session();
-  session.BeginFrame(std::move(std::get<Frame>(frame)));
   int pieces = 1;
   for (; session.back_off() > absl::ZeroDuration(); ++pieces) session.Continue();
   EXPECT_EQ(pieces, 29);  // the message is read, then 25 of the history, the last of which begins the list
@@ -151,7 +138,7 @@ TEST_F(SessionHistory, PromptIsThatOfFirstPiece) {
   // After a truncation the remaining part of the prompt is the prompt.
   PlainSequence plain(whole);
   plain.TruncateTo(7);
-  testing::StepBuilder step(1, kStatefulVocabulary);
+  StepBuilder step(1, kStatefulVocabulary);
   AddPeak(&step, "a", 1, plain, 5).set_truncate_to(7);
   EXPECT_EQ(worker().Run(step.Build()).at(0).draw().token(), 5u);
 }
@@ -313,9 +300,7 @@ TEST_F(SessionHistory, ParametersOfOpensAndForksArePriced) {
   *message.mutable_fork()->mutable_child() = open;
   message.mutable_fork()->mutable_child()->clear_history();
   message.mutable_fork()->mutable_child()->set_request_id("child");
-  worker().Send(message);
-  const auto forked = worker().Await([](const auto& response) { return response.has_forked(); });
-  ASSERT_TRUE(forked && !forked->forked().has_error());
+  ASSERT_TRUE(worker().Fork(message).has_state());
   EXPECT_GE(engine_->get()->ledger().work(), opened + price);
 }
 
@@ -339,8 +324,7 @@ TEST_F(SessionHistory, UnfinishedHistoriesAreCounted) {
   for (int i = 0; i < 3; ++i) SendSilently(Piece(Long(absl::StrCat("s", i), 1, 10), 0, 0, true));
   ExpectError(worker().Open(Piece(Long("s3", 1, 10), 0, 0, true)).error(), Reason::kTooMany, "open.history");
   // A closed sequence leaves no pieces behind.
-  worker().Send(testing::MakeClose("s1", 1));
-  EXPECT_TRUE(worker().Await([](const auto& message) { return message.has_closed(); }).has_value());
+  EXPECT_FALSE(worker().Close(testing::MakeClose("s1", 1)).has_error());
   SendSilently(Piece(Long("s3", 1, 10), 0, 0, true));
 }
 

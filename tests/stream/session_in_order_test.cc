@@ -1,24 +1,18 @@
 // Rows whose sampler keeps a state run position by position. A row that ends half-way, for any cause, is answered once
 // and leaves the sequence as it was.
-#include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
 
-#include "tests/support/expect_error.h"
 #include "tests/support/judged_rows.h"
 
 namespace sortition::service::session_in_order_test {
 namespace {
 
-using testing::PlainSequence;
-using testing::StepBuilder;
-using testing::StreamWorker;
-using testing::TestEngine;
 using Positions = std::vector<uint32_t>;
 
 v1::OpenSequence OpenMirostat(std::string_view request_id, uint64_t epoch) {
-  v1::OpenSequence open = testing::MakeOpen(request_id, epoch, kModelVocabulary);
+  v1::OpenSequence open = MakeOpen(request_id, epoch, kModelVocabulary);
   open.mutable_parameters()->mutable_mirostat()->set_version(2);
   open.mutable_parameters()->mutable_mirostat()->set_tau(3);
   open.mutable_parameters()->set_presence_penalty(0.5f);
@@ -29,7 +23,7 @@ v1::OpenSequence OpenMirostat(std::string_view request_id, uint64_t epoch) {
 }
 
 void AddInOrder(std::string_view request_id, const PlainSequence& plain, uint64_t step_id, StepBuilder* step) {
-  const std::string logits = testing::F32Peak(kModelVocabulary, 1);
+  const std::string logits = F32Peak(kModelVocabulary, 1);
   step->AddRow(request_id, step_id, plain.position(), logits).set_history_hash(plain.hash());
 }
 
@@ -40,7 +34,7 @@ void AddChain(std::string_view request_id, StepBuilder* step) {
   row.mutable_verify_draft()->set_mode(v1::VERIFY_MODE_COUPLED);
   for (const uint32_t token : {1u, 2u, 3u}) {
     row.mutable_verify_draft()->add_draft_tokens(token);
-    step->AddTensorRow(testing::F32Peak(kModelVocabulary, token + 1));
+    step->AddTensorRow(F32Peak(kModelVocabulary, token + 1));
   }
 }
 
@@ -52,14 +46,9 @@ StepBuilder ChainOf(uint64_t batch_id, std::string_view request_id) {
 
 class SessionInOrder : public ::testing::Test {
  protected:
-  static Limits LimitsOf() {
-    Limits limits;
-    limits.max_queued_rows = 2;
-    return limits;
-  }
   SessionInOrder() {
     for (const char* name : {"a", "b"}) worker_.MustOpen(OpenMirostat(name, 1));
-    worker_.MustOpen(testing::MakeOpen("stateless", 1, kModelVocabulary));
+    worker_.MustOpen(MakeOpen("stateless", 1, kModelVocabulary));
   }
 
   void Finish(const Positions& positions) {
@@ -97,7 +86,7 @@ class SessionInOrder : public ::testing::Test {
   }
   v1::Error ErrorOf(uint64_t batch_id) { return worker_.Results(batch_id, 1).at(0).error(); }
 
-  TestEngine engine_ = TestEngine::OnFake(LimitsOf(), {.max_batch_rows = 4});
+  TestEngine engine_ = TestEngine::OnFake({.max_queued_rows = 2}, {.max_batch_rows = 4});
   StreamWorker worker_{engine_.get()};
 };
 
@@ -124,7 +113,7 @@ TEST_F(SessionInOrder, NothingRunsAfterRejectedDraft) {
 TEST_F(SessionInOrder, RowsOfAStepAdvanceTogether) {
   StepBuilder step(1, kModelVocabulary);
   AddChain("a", &step);
-  step.AddRow("stateless", 1, 7, testing::F32Peak(kModelVocabulary, 5));
+  step.AddRow("stateless", 1, 7, F32Peak(kModelVocabulary, 5));
   worker_.Send(step.Build());
   Finish({1, 7});
   StepBuilder other(2, kModelVocabulary);
@@ -194,11 +183,11 @@ TEST_F(SessionInOrder, SupersededRowIsRefusedAtItsEnd) {
 // each position.
 TEST_F(SessionInOrder, FullQueueRefusesNoLaterPosition) {
   StreamWorker others(engine_.get(), {.worker_session = "others"});
-  others.MustOpen(testing::MakeOpen("s", 1, kModelVocabulary));
+  others.MustOpen(MakeOpen("s", 1, kModelVocabulary));
   worker_.Send(ChainOf(1, "a").Build());
   for (uint64_t batch = 1; batch <= 40; ++batch) {
     StepBuilder step(batch, kModelVocabulary);
-    step.AddRow("s", batch, 7, testing::F32Peak(kModelVocabulary, 5));
+    step.AddRow("s", batch, 7, F32Peak(kModelVocabulary, 5));
     others.Send(step.Build());
     if (batch % 10 != 0) continue;
     engine_.clock().Advance(absl::Seconds(1));

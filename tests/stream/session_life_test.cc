@@ -1,86 +1,47 @@
 // Whole lives of sequences, step by step against the plain sequence: tokens, hashes and the bits of logprobs.
-#include <gtest/gtest.h>
 
-#include <functional>
 #include <ostream>
 
 #include "absl/strings/str_cat.h"
-#include "tests/support/plain_sequence.h"
-#include "tests/support/stream_worker.h"
-#include "tests/support/test_engine.h"
+#include "tests/support/session.h"
 
 namespace sortition::service::session_life_test {
 namespace {
 
 using kernels::DType;
-using testing::PlainSequence;
-using testing::StepBuilder;
-using testing::StreamWorker;
-using testing::TestEngine;
 
 constexpr uint32_t kVocabulary = 300;
 constexpr uint32_t kLive = 290;
 
 struct Life {
   std::string name;
-  std::function<void(v1::SamplingParameters*)> set;
-  // GoogleTest puts it into the test's name, which must not hold addresses.
+  std::string parameters;
+  // GoogleTest puts it into the test's name.
   friend void PrintTo(const Life& life, std::ostream* out) { *out << life.name; }
 };
 
+std::string Lists() {
+  std::string text;
+  for (int i = 0; i < 100; ++i) absl::StrAppend(&text, "allowed_token_ids: ", 2 * i, " ");
+  for (int i = 0; i < 20; ++i) absl::StrAppend(&text, "banned_token_ids: ", 3 * i, " ");
+  for (int i = 0; i < 50; ++i) absl::StrAppend(&text, "logit_bias { token: ", 5 * i, " bias: ", 0.1 * i - 2, " } ");
+  return text;
+}
+
 std::vector<Life> Lives() {
   return {
-      {"Default", [](auto*) {}},
-      {"Greedy", [](auto* p) { p->set_temperature(0); }},
-      {"Filters",
-       [](auto* p) {
-         p->set_temperature(1.3f);
-         p->set_top_k(40);
-         p->set_top_p(0.9f);
-         p->set_min_p(0.02f);
-       }},
-      {"Logprobs",
-       [](auto* p) {
-         p->set_top_p(0.8f);
-         p->mutable_raw_logprobs()->set_top(5);
-         p->mutable_processed_logprobs()->set_top(1000);
-       }},
-      {"Repetition", [](auto* p) { p->set_repetition_penalty(1.3f); }},
-      {"Frequency",
-       [](auto* p) {
-         p->set_frequency_penalty(0.7f);
-         p->mutable_raw_logprobs();
-       }},
-      {"Presence",
-       [](auto* p) {
-         p->set_temperature(0.5f);
-         p->set_presence_penalty(-1.5f);
-         p->mutable_processed_logprobs()->set_top(3);
-       }},
-      {"Lists",
-       [](auto* p) {
-         for (uint32_t token = 0; token < 100; ++token) p->add_allowed_token_ids(2 * token);
-         for (uint32_t token = 0; token < 20; ++token) p->add_banned_token_ids(3 * token);
-         for (uint32_t token = 0; token < 50; ++token) {
-           p->add_logit_bias()->set_token(5 * token);
-           p->mutable_logit_bias(static_cast<int>(token))->set_bias(0.1f * static_cast<float>(token) - 2);
-         }
-       }},
+      {"Default", ""},
+      {"Greedy", "temperature: 0"},
+      {"Filters", "temperature: 1.3 top_k: 40 top_p: 0.9 min_p: 0.02"},
+      {"Logprobs", "top_p: 0.8 raw_logprobs { top: 5 } processed_logprobs { top: 1000 }"},
+      {"Repetition", "repetition_penalty: 1.3"},
+      {"Frequency", "frequency_penalty: 0.7 raw_logprobs {}"},
+      {"Presence", "temperature: 0.5 presence_penalty: -1.5 processed_logprobs { top: 3 }"},
+      {"Lists", Lists()},
       {"Everything",
-       [](auto* p) {
-         p->set_temperature(0.9f);
-         p->set_top_k(30);
-         p->set_top_p(0.95f);
-         p->set_min_p(0.01f);
-         p->set_repetition_penalty(0.8f);
-         p->set_frequency_penalty(0.3f);
-         p->set_presence_penalty(0.2f);
-         p->add_banned_token_ids(17);
-         p->add_logit_bias()->set_token(23);
-         p->mutable_logit_bias(0)->set_bias(4);
-         p->mutable_raw_logprobs()->set_top(2);
-         p->mutable_processed_logprobs()->set_top(2);
-       }},
+       "temperature: 0.9 top_k: 30 top_p: 0.95 min_p: 0.01 repetition_penalty: 0.8 frequency_penalty: 0.3"
+       " presence_penalty: 0.2 banned_token_ids: 17 logit_bias { token: 23 bias: 4 }"
+       " raw_logprobs { top: 2 } processed_logprobs { top: 2 }"},
   };
 }
 
@@ -94,11 +55,11 @@ TEST_P(SessionLife, EqualsPlainSequence) {
   std::mt19937_64 random(5);
   uint64_t batch_id = 0;
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
-    v1::OpenSequence open = testing::MakeOpen(absl::StrCat(GetParam().name, static_cast<int>(dtype)), 1, kVocabulary);
+    v1::OpenSequence open = MakeOpen(absl::StrCat(GetParam().name, static_cast<int>(dtype)), 1, kVocabulary);
     open.set_live_vocabulary_size(kLive);
     open.set_choice_index(static_cast<uint32_t>(dtype));
     open.set_seed(random());
-    GetParam().set(open.mutable_parameters());
+    *open.mutable_parameters() = testing::ParametersOf(GetParam().parameters);
     v1::OpenSequence whole = open;
     whole.mutable_history()->set_prompt_length(20);
     for (int i = 0; i < 25; ++i) whole.mutable_history()->add_tokens(static_cast<uint32_t>(random() % kLive));
@@ -112,7 +73,7 @@ TEST_P(SessionLife, EqualsPlainSequence) {
     }
 
     for (uint64_t step_id = 1; step_id <= 50; ++step_id) {
-      const std::string logits = testing::RandomLogits(dtype, kVocabulary, &random);
+      const std::string logits = RandomLogits(dtype, kVocabulary, &random);
       PlainSequence::Row plain_row{dtype, logits, 0, {}, std::nullopt};
       StepBuilder step(++batch_id, kVocabulary, dtype);
       v1::StepRow& row = step.AddRow(open.request_id(), step_id, 0, logits);
@@ -162,7 +123,7 @@ INSTANTIATE_TEST_SUITE_P(Session, SessionLife, ::testing::ValuesIn(Lives()),
 TEST(SessionOpen, StatelessKeepsNothing) {
   TestEngine engine = TestEngine::OnCpu();
   StreamWorker worker(engine.get());
-  v1::OpenSequence open = testing::MakeOpen("a", 1, kVocabulary);
+  v1::OpenSequence open = MakeOpen("a", 1, kVocabulary);
   const v1::OpenedState opened = worker.MustOpen(open);
   EXPECT_FALSE(opened.stateful());
   EXPECT_EQ(opened.position(), 0u);
@@ -175,10 +136,10 @@ TEST(SessionOpen, StatelessKeepsNothing) {
 TEST(SessionOpen, StatelessTakesAnyStep) {
   TestEngine engine = TestEngine::OnCpu();
   StreamWorker worker(engine.get());
-  const v1::OpenSequence open = testing::MakeOpen("a", 1, kVocabulary);
+  const v1::OpenSequence open = MakeOpen("a", 1, kVocabulary);
   worker.MustOpen(open);
   std::mt19937_64 random(6);
-  const std::string logits = testing::RandomLogits(DType::kF32, kVocabulary, &random);
+  const std::string logits = RandomLogits(DType::kF32, kVocabulary, &random);
   uint64_t batch_id = 0;
   for (const uint32_t position : {9u, 0u, 9u, 4'000'000u, 3u}) {
     StepBuilder step(++batch_id, kVocabulary);
@@ -194,12 +155,12 @@ TEST(SessionOpen, StatelessTakesAnyStep) {
 TEST(SessionOpen, DrawnSeedIsReturnedAndUsed) {
   TestEngine engine = TestEngine::OnCpu();
   StreamWorker worker(engine.get());
-  v1::OpenSequence open = testing::MakeOpen("a", 1, kVocabulary);
+  v1::OpenSequence open = MakeOpen("a", 1, kVocabulary);
   open.clear_seed();
   open.set_seed(worker.MustOpen(open).seed());
   std::mt19937_64 random(7);
   for (uint32_t position = 0; position < 20; ++position) {
-    const std::string logits = testing::RandomLogits(DType::kF32, kVocabulary, &random);
+    const std::string logits = RandomLogits(DType::kF32, kVocabulary, &random);
     StepBuilder step(position, kVocabulary);
     step.AddRow("a", 1 + position, position, logits);
     EXPECT_EQ(worker.Run(step.Build()).at(0).draw().token(),

@@ -1,5 +1,4 @@
 // A refusal for an exceeded limit names the limit.
-#include <gtest/gtest.h>
 
 #include <functional>
 #include <map>
@@ -14,17 +13,9 @@
 #include "service/memory/region_table.h"
 #include "tests/stream/stateful_stream.h"
 #include "tests/support/fake_clock.h"
-#include "tests/support/stream_worker.h"
-#include "tests/support/test_engine.h"
 
 namespace sortition::service::session_limits_test {
 namespace {
-
-using testing::F32Peak;
-using testing::MakeOpen;
-using testing::StepBuilder;
-using testing::StreamWorker;
-using testing::TestEngine;
 
 constexpr uint32_t kVocabulary = kStatefulVocabulary;
 
@@ -78,7 +69,7 @@ std::string OfStep(const Limits& limits, const std::function<void(v1::StreamRequ
   const v1::OpenSequence open = StatefulOpen("a", 1);
   server.worker.MustOpen(open);
   StepBuilder step(1, kVocabulary);
-  AddPeak(&step, "a", 1, testing::PlainSequence(open), 9);
+  AddPeak(&step, "a", 1, PlainSequence(open), 9);
   v1::StreamRequest message = step.Build();
   change(&message, message.mutable_step()->mutable_rows(0));
   return server.LimitOf(message);
@@ -143,12 +134,6 @@ std::string OfTwoHistories(const Limits& limits, int tokens) {
   return server.LimitOf(WithHistory("b", tokens));
 }
 
-Limits With(const std::function<void(Limits*)>& change) {
-  Limits limits;
-  change(&limits);
-  return limits;
-}
-
 using Tokens = google::protobuf::RepeatedField<uint32_t>;
 
 // One function for each limit exceeds it, and returns the limit that the refusal names.
@@ -156,91 +141,75 @@ const std::map<std::string, std::function<std::string()>>& Provocations() {
   static const std::map<std::string, std::function<std::string()>> provocations = {
       {"max_message_bytes",
        [] {
-         return OfParameters(With([](Limits* l) { l->max_message_bytes = 400; }),
+         return OfParameters({.max_message_bytes = 400},
                              [](auto* p) { p->mutable_allowed_token_ids()->Resize(400, 0); });
        }},
-      {"stream_sequences", [] { return OfTwoHistories(With([](Limits* l) { l->stream_sequences = 1; }), 3); }},
+      {"stream_sequences", [] { return OfTwoHistories({.stream_sequences = 1}, 3); }},
       {"max_step_positions",
        [] {
-         return OfStep(With([](Limits* l) { l->max_step_positions = 1; }),
+         return OfStep({.max_step_positions = 1},
                        [](auto*, v1::StepRow* row) { row->mutable_verify_draft()->add_draft_tokens(1); });
        }},
       {"max_queued_rows",
        [] {
-         return OfStep(With([](Limits* l) { l->max_queued_rows = 1; }), [](auto* message, v1::StepRow* row) {
+         return OfStep({.max_queued_rows = 1}, [](auto* message, v1::StepRow* row) {
            message->set_payloads(0, message->payloads(0) + message->payloads(0));
            message->mutable_step()->mutable_logits()->set_tensor_rows(2);
            row->mutable_verify_draft()->add_draft_tokens(1);
            row->mutable_verify_draft()->set_mode(v1::VERIFY_MODE_COUPLED);
          });
        }},
-      {"max_vocabulary", [] { return OfOpen(With([](Limits* l) { l->max_vocabulary = 63; }), [](auto*) {}); }},
-      {"max_compact_tokens", [] { return OfCompactRow(With([](Limits* l) { l->max_compact_tokens = 9; })); }},
-      {"max_compact_bytes", [] { return OfCompactRow(With([](Limits* l) { l->max_compact_bytes = 79; })); }},
-      {"stream_masks", [] { return OfMasks(With([](Limits* l) { l->stream_masks = 1; })); }},
-      {"stream_mask_bytes", [] { return OfMasks(With([](Limits* l) { l->stream_mask_bytes = 7; })); }},
-      {"max_mask_bytes", [] { return OfMasks(With([](Limits* l) { l->max_mask_bytes = 7; })); }},
+      {"max_vocabulary", [] { return OfOpen({.max_vocabulary = 63}, [](auto*) {}); }},
+      {"max_compact_tokens", [] { return OfCompactRow({.max_compact_tokens = 9}); }},
+      {"max_compact_bytes", [] { return OfCompactRow({.max_compact_bytes = 79}); }},
+      {"stream_masks", [] { return OfMasks({.stream_masks = 1}); }},
+      {"stream_mask_bytes", [] { return OfMasks({.stream_mask_bytes = 7}); }},
+      {"max_mask_bytes", [] { return OfMasks({.max_mask_bytes = 7}); }},
       {"max_memory_connections",
        [] {
-         Server server(With([](Limits* l) { l->max_memory_connections = 0; }));
+         Server server(Limits{.max_memory_connections = 0});
          return std::get<Refusal>(server.engine->regions().Connect([] {})).limit;
        }},
-      {"max_memory_bytes", [] { return OfRegions(With([](Limits* l) { l->max_memory_bytes = 8192; })); }},
-      {"connection_memory_bytes", [] { return OfRegions(With([](Limits* l) { l->connection_memory_bytes = 8192; })); }},
-      {"connection_regions", [] { return OfRegions(With([](Limits* l) { l->connection_regions = 1; })); }},
+      {"max_memory_bytes", [] { return OfRegions({.max_memory_bytes = 8192}); }},
+      {"connection_memory_bytes", [] { return OfRegions({.connection_memory_bytes = 8192}); }},
+      {"connection_regions", [] { return OfRegions({.connection_regions = 1}); }},
       {"max_clients",
        [] {
          testing::FakeClock clock;
-         ClientAccounts accounts(With([](Limits* l) { l->max_clients = 1; }), &clock);
+         ClientAccounts accounts({.max_clients = 1}, &clock);
          const auto first = accounts.OpenStream("a");
          return std::get<Refusal>(accounts.OpenStream("b")).limit;
        }},
       {"client_streams",
-       [] {
-         return OfClient(With([](Limits* l) { l->client_streams = 1; }),
-                         [](auto* client) { return client->TakeStream(); });
-       }},
+       [] { return OfClient({.client_streams = 1}, [](auto* client) { return client->TakeStream(); }); }},
       {"client_regions",
-       [] {
-         return OfClient(With([](Limits* l) { l->client_regions = 1; }),
-                         [](auto* client) { return client->TakeRegion(1, "f"); });
-       }},
+       [] { return OfClient({.client_regions = 1}, [](auto* client) { return client->TakeRegion(1, "f"); }); }},
       {"client_memory_bytes",
-       [] {
-         return OfClient(With([](Limits* l) { l->client_memory_bytes = 1; }),
-                         [](auto* client) { return client->TakeRegion(1, "f"); });
-       }},
+       [] { return OfClient({.client_memory_bytes = 1}, [](auto* client) { return client->TakeRegion(1, "f"); }); }},
       {"client_rows_per_second",
-       [] {
-         return OfClient(With([](Limits* l) { l->client_rows_per_second = 1; }),
-                         [](auto* client) { return client->Charge(1, 0, "f"); });
-       }},
+       [] { return OfClient({.client_rows_per_second = 1}, [](auto* client) { return client->Charge(1, 0, "f"); }); }},
       {"client_bytes_per_second",
-       [] {
-         return OfClient(With([](Limits* l) { l->client_bytes_per_second = 1; }),
-                         [](auto* client) { return client->Charge(0, 1, "f"); });
-       }},
+       [] { return OfClient({.client_bytes_per_second = 1}, [](auto* client) { return client->Charge(0, 1, "f"); }); }},
       {"client_work_per_second",
        [] {
-         return OfClient(With([](Limits* l) { l->client_work_per_second = 1; }), [](auto* client) {
+         return OfClient({.client_work_per_second = 1}, [](auto* client) {
            client->Spend(2);
            return client->Charge(0, 0, "f");
          });
        }},
-      {"max_sequences", [] { return OfTwoHistories(With([](Limits* l) { l->max_sequences = 1; }), 3); }},
-      {"max_state_bytes", [] { return OfTwoHistories(With([](Limits* l) { l->max_state_bytes = 20000; }), 4000); }},
-      {"replay_tokens_per_second",
-       [] { return OfTwoHistories(With([](Limits* l) { l->replay_tokens_per_second = 1000; }), 5000); }},
-      {"max_history", [] { return OfTwoHistories(With([](Limits* l) { l->max_history = 4; }), 5); }},
+      {"max_sequences", [] { return OfTwoHistories({.max_sequences = 1}, 3); }},
+      {"max_state_bytes", [] { return OfTwoHistories({.max_state_bytes = 20000}, 4000); }},
+      {"replay_tokens_per_second", [] { return OfTwoHistories({.replay_tokens_per_second = 1000}, 5000); }},
+      {"max_history", [] { return OfTwoHistories({.max_history = 4}, 5); }},
       {"kept_history",
        [] {
-         return OfStep(With([](Limits* l) { l->kept_history = 1; }), [](auto*, v1::StepRow* row) {
+         return OfStep({.kept_history = 1}, [](auto*, v1::StepRow* row) {
            for (const uint32_t token : {1u, 2u}) row->add_append_tokens(token);
          });
        }},
       {"max_listed_tokens",
        [] {
-         return OfParameters(With([](Limits* l) { l->max_listed_tokens = 1; }), [](auto* p) {
+         return OfParameters({.max_listed_tokens = 1}, [](auto* p) {
            for (const uint32_t token : {1u, 2u}) p->add_banned_token_ids(token);
          });
        }},

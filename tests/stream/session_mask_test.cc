@@ -1,24 +1,12 @@
 // Masks of a step: uploaded ones, their bounds and their end; masks that allow nothing; forced and stop tokens.
-#include <gtest/gtest.h>
 
 #include <functional>
 #include <limits>
 
 #include "tests/stream/stateful_stream.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/plain_sequence.h"
-#include "tests/support/stream_worker.h"
-#include "tests/support/test_engine.h"
 
 namespace sortition::service::session_mask_test {
 namespace {
-
-using testing::F32Peak;
-using testing::MakeOpen;
-using testing::PlainSequence;
-using testing::StepBuilder;
-using testing::StreamWorker;
-using testing::TestEngine;
 
 constexpr uint32_t kVocabulary = 70;
 
@@ -41,14 +29,6 @@ v1::StreamRequest MakeRelease(uint64_t id) {
   return request;
 }
 
-Limits SmallLimits() {
-  Limits limits;
-  limits.stream_masks = 3;
-  limits.stream_mask_bytes = 30;
-  limits.max_mask_bytes = 48;
-  return limits;
-}
-
 class SessionMask : public ::testing::Test {
  protected:
   v1::MaskUploaded Upload(const v1::StreamRequest& request) { return Upload(&worker_, request); }
@@ -65,7 +45,7 @@ class SessionMask : public ::testing::Test {
     return worker_.Run(step.Build()).at(0);
   }
 
-  TestEngine engine_ = TestEngine::OnCpu(SmallLimits());
+  TestEngine engine_ = TestEngine::OnCpu({.stream_masks = 3, .stream_mask_bytes = 30, .max_mask_bytes = 48});
   StreamWorker worker_{engine_.get()};
   uint64_t batch_ = 0;
 };
@@ -88,19 +68,19 @@ TEST_F(SessionMask, WrongMaskWidthIsRefusedByName) {
   worker_.MustOpen(MakeOpen("a", 1, kVocabulary));
   ASSERT_FALSE(Upload(MakeUpload(1, {3}, kVocabulary - 1)).has_error());
   ExpectError(Masked(1, 3).error(), Reason::kVocabularyMismatch, "step.rows[0].mask.uploaded_mask_id");
-  v1::StreamRequest wrong = MakeUpload(2, {3});
-  wrong.mutable_upload_mask()->set_vocabulary_size(kVocabulary + 32);
-  ExpectError(Upload(wrong).error(), Reason::kSizeMismatch, "payloads[0]");
-  wrong = MakeUpload(2, {3});
-  wrong.mutable_upload_mask()->mutable_mask()->set_rows(2);
-  ExpectError(Upload(wrong).error(), Reason::kOutOfRange, "upload_mask.mask.rows");
-  wrong = MakeUpload(2, {3});
-  wrong.mutable_upload_mask()->mutable_mask()->mutable_source()->mutable_inline_()->set_payload(1);
-  ExpectError(Upload(wrong).error(), Reason::kOutOfRange, "upload_mask.mask.source.inline.payload");
-  wrong = MakeUpload(2, {3});
-  wrong.add_payloads("more");
-  ExpectError(Upload(wrong).error(), Reason::kTooMany, "payloads");
-  wrong = MakeRelease(2);
+  const std::tuple<Reason, const char*, void (*)(v1::StreamRequest*, v1::UploadMask*)> cases[] = {
+      {Reason::kSizeMismatch, "payloads[0]", [](auto*, auto* mask) { mask->set_vocabulary_size(kVocabulary + 32); }},
+      {Reason::kOutOfRange, "upload_mask.mask.rows", [](auto*, auto* mask) { mask->mutable_mask()->set_rows(2); }},
+      {Reason::kOutOfRange, "upload_mask.mask.source.inline.payload",
+       [](auto*, auto* mask) { mask->mutable_mask()->mutable_source()->mutable_inline_()->set_payload(1); }},
+      {Reason::kTooMany, "payloads", [](auto* request, auto*) { request->add_payloads("more"); }},
+  };
+  for (const auto& [reason, field, change] : cases) {
+    v1::StreamRequest wrong = MakeUpload(2, {3});
+    change(&wrong, wrong.mutable_upload_mask());
+    ExpectError(Upload(wrong).error(), reason, field);
+  }
+  v1::StreamRequest wrong = MakeRelease(2);
   wrong.add_payloads("nothing refers to it");
   ExpectError(Upload(wrong).error(), Reason::kContradiction, "payloads[0]");
 }
@@ -221,16 +201,13 @@ TEST_F(SessionMask, EmptyMaskFailsItsRowByName) {
 // No mask of the step applies to a token that a phase forces, so the refusal names none.
 TEST_F(SessionMask, NoLiveTokenNamesTheForcedTokenThatLogitsMask) {
   v1::OpenSequence open = StatefulOpen("a", 1);
-  v1::Phase& phase = *open.mutable_parameters()->add_phases();
-  phase.add_begin(3);
-  phase.set_max_tokens(0);
-  phase.add_then(2);
+  open.mutable_parameters()->MergeFrom(ParametersOf("phases { begin: 3 max_tokens: 0 then: 2 }"));
   worker_.MustOpen(open);
   const PlainSequence plain(open);
   std::vector<float> logits(kStatefulVocabulary);
   logits[2] = -std::numeric_limits<float>::infinity();
   StepBuilder step(1, kStatefulVocabulary);
-  v1::StepRow& row = step.AddRow("a", 1, plain.position(), testing::F32Bytes(logits));
+  v1::StepRow& row = step.AddRow("a", 1, plain.position(), F32Bytes(logits));
   row.set_history_hash(plain.hash());
   row.mutable_mask()->add_banned_tokens(5);
   const v1::Error error = worker_.Run(step.Build()).at(0).error();
@@ -241,10 +218,9 @@ TEST_F(SessionMask, NoLiveTokenNamesTheForcedTokenThatLogitsMask) {
 
 TEST_F(SessionMask, NoLiveTokenNamesTheOptionsThatTookPart) {
   uint64_t epoch = 0;
-  const auto message_of = [&](const std::function<void(v1::SamplingParameters*)>& set,
-                              const std::function<void(v1::RowMask*)>& mask) {
+  const auto message_of = [&](const char* parameters, const std::function<void(v1::RowMask*)>& mask) {
     v1::OpenSequence open = StatefulOpen("a", ++epoch);
-    set(open.mutable_parameters());
+    open.mutable_parameters()->MergeFrom(ParametersOf(parameters));
     worker_.MustOpen(open);
     StepBuilder step(++batch_, kStatefulVocabulary);
     mask(AddPeak(&step, "a", batch_, PlainSequence(open), 9).mutable_mask());
@@ -253,10 +229,7 @@ TEST_F(SessionMask, NoLiveTokenNamesTheOptionsThatTookPart) {
     return error.message();
   };
   const auto allows_stop = [](v1::RowMask* mask) { mask->mutable_allowed_tokens()->add_tokens(9); };
-  const auto held_back = [](v1::SamplingParameters* p) {
-    p->add_stop_token_ids(9);
-    p->set_min_tokens(5);
-  };
+  const char* const held_back = "stop_token_ids: 9 min_tokens: 5";
   EXPECT_EQ(message_of(held_back, allows_stop), "every token is masked: min_tokens, mask.allowed_tokens");
   const auto bans_all_but_stop = [](v1::RowMask* mask) {
     for (uint32_t token = 0; token < kStatefulVocabulary; ++token) {
@@ -265,39 +238,20 @@ TEST_F(SessionMask, NoLiveTokenNamesTheOptionsThatTookPart) {
   };
   EXPECT_EQ(message_of(held_back, bans_all_but_stop),
             "no token is live beside the banned ones: min_tokens, mask.banned_tokens");
-  const auto lists = [](v1::SamplingParameters* p) {
-    for (const uint32_t token : {8u, 9u}) p->add_allowed_token_ids(token);
-    p->add_banned_token_ids(9);
-  };
-  EXPECT_EQ(message_of(lists, allows_stop),
+  EXPECT_EQ(message_of("allowed_token_ids: [8, 9] banned_token_ids: 9", allows_stop),
             "every token is masked: allowed_token_ids, banned_token_ids or bad_words, mask.allowed_tokens");
   // The history ends in 2, 3.
-  const auto strings = [](v1::SamplingParameters* p) {
-    for (const uint32_t token : {3u, 9u}) {
-      p->mutable_bad_words()->empty() ? p->add_bad_words()->add_tokens(token)
-                                      : p->mutable_bad_words(0)->add_tokens(token);
-    }
-  };
-  EXPECT_EQ(message_of(strings, allows_stop), "every token is masked: bad_words, mask.allowed_tokens");
-  const auto in_phase = [](v1::SamplingParameters* p) {
-    v1::Phase& phase = *p->add_phases();
-    phase.add_end(7);
-    phase.mutable_parameters()->add_allowed_token_ids(8);
-  };
-  EXPECT_EQ(message_of(in_phase, allows_stop),
+  EXPECT_EQ(message_of("bad_words { tokens: [3, 9] }", allows_stop),
+            "every token is masked: bad_words, mask.allowed_tokens");
+  EXPECT_EQ(message_of("phases { end: 7 parameters { allowed_token_ids: 8 } }", allows_stop),
             "every token is masked: allowed_token_ids in phase 1, mask.allowed_tokens");
 }
 
 TEST_F(SessionMask, StopAndForcedTokensAreInAnswers) {
   v1::OpenSequence open = MakeOpen("a", 1, kVocabulary);
   open.mutable_history();
-  v1::SamplingParameters& parameters = *open.mutable_parameters();
-  parameters.mutable_raw_logprobs();
-  parameters.add_stop_token_ids(9);
-  parameters.set_min_tokens(2);
-  v1::Phase& phase = *parameters.add_phases();
-  phase.set_max_tokens(1);
-  phase.add_then(20);
+  *open.mutable_parameters() =
+      ParametersOf("raw_logprobs {} stop_token_ids: 9 min_tokens: 2 phases { max_tokens: 1 then: 20 }");
   const v1::OpenedState state = worker_.MustOpen(open);
   EXPECT_TRUE(state.stateful());
   PlainSequence plain(open);

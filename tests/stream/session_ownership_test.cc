@@ -1,21 +1,13 @@
 // The right to step a sequence: epochs, streams that compete, streams that end, and tenants that stay apart.
-#include <gtest/gtest.h>
 
 #include <limits>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "tests/stream/stateful_stream.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/stream_worker.h"
-#include "tests/support/test_engine.h"
 
 namespace sortition::service::session_ownership_test {
 namespace {
-
-using testing::PlainSequence;
-using testing::StreamWorker;
-using testing::TestEngine;
 
 class SessionOwnership : public ::testing::Test {
  protected:
@@ -30,8 +22,7 @@ class SessionOwnership : public ::testing::Test {
   static v1::SequenceClosed Close(StreamWorker& worker, std::optional<uint64_t> epoch) {
     v1::StreamRequest request = testing::MakeClose("a", epoch.value_or(0));
     if (!epoch) request.mutable_close()->clear_epoch();
-    worker.Send(request);
-    return worker.Await([](const auto& message) { return message.has_closed(); }).value().closed();
+    return worker.Close(request);
   }
 
   const v1::OpenSequence open_ = StatefulOpen("a", 5);
@@ -109,7 +100,7 @@ TEST_F(SessionOwnership, LosersRewritingStepIsReverted) {
   PlainSequence rewritten = plain_;
   rewritten.TruncateTo(2);
   rewritten.Append(50);
-  testing::StepBuilder step(1, kStatefulVocabulary);
+  StepBuilder step(1, kStatefulVocabulary);
   v1::StepRow& row = AddPeak(&step, "a", 1, rewritten, 40);
   row.set_truncate_to(2);
   row.add_append_tokens(50);
@@ -190,7 +181,7 @@ TEST_F(SessionOwnership, CloseWithoutEpochOrOpenIsRefused) {
 }
 
 TEST_F(SessionOwnership, CloseOfStatelessIgnoresEpoch) {
-  const v1::OpenSequence open = testing::MakeOpen("a", 5, kStatefulVocabulary);
+  const v1::OpenSequence open = MakeOpen("a", 5, kStatefulVocabulary);
   for (const std::optional<uint64_t> epoch : {std::optional<uint64_t>(), std::optional<uint64_t>(1)}) {
     first_.MustOpen(open);
     EXPECT_TRUE(Close(first_, epoch).was_known());
@@ -229,9 +220,9 @@ TEST_F(SessionOwnership, CloseDuringStep) {
 
 TEST_F(SessionOwnership, CloseDuringFailingStepCancelsIt) {
   first_.MustOpen(open_);
-  testing::StepBuilder step(1, kStatefulVocabulary);
+  StepBuilder step(1, kStatefulVocabulary);
   const std::vector<float> none(kStatefulVocabulary, std::numeric_limits<float>::quiet_NaN());
-  step.AddRow("a", 1, plain_.position(), testing::F32Bytes(none)).set_history_hash(plain_.hash());
+  step.AddRow("a", 1, plain_.position(), F32Bytes(none)).set_history_hash(plain_.hash());
   first_.Send(step.Build());
   first_.Send(testing::MakeClose("a", 5));
   engine_.fake().FinishAll();
@@ -313,11 +304,11 @@ TEST_F(SessionOwnership, StreamClosedTwice) {
 TEST_F(SessionOwnership, EngineWaitsForItsDevices) {
   TestEngine engine = TestEngine::OnCpu();
   auto worker = std::make_unique<StreamWorker>(engine.get());
-  testing::StepBuilder step(1, kStatefulVocabulary);
+  StepBuilder step(1, kStatefulVocabulary);
   for (int i = 0; i < 200; ++i) {
     const std::string name = absl::StrCat("s", i);
-    worker->MustOpen(testing::MakeOpen(name, 1, kStatefulVocabulary));
-    step.AddRow(name, 1, 0, testing::F32Peak(kStatefulVocabulary, 3));
+    worker->MustOpen(MakeOpen(name, 1, kStatefulVocabulary));
+    step.AddRow(name, 1, 0, F32Peak(kStatefulVocabulary, 3));
   }
   worker->Send(step.Build());
   worker.reset();

@@ -1,6 +1,5 @@
 // The target's probabilities of verified positions, after any chain: the reference's kept tokens have theirs in double
 // precision, and exactly 0 for the others.
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <bit>
@@ -16,9 +15,6 @@
 
 namespace sortition::service::session_probabilities_test {
 namespace {
-
-using testing::PlainSequence;
-using testing::StepBuilder;
 
 void SetChain(std::mt19937_64* random, v1::SamplingParameters* p) {
   SetSamplers(random, p);
@@ -63,8 +59,8 @@ std::map<uint32_t, double> SoftmaxOf(const kernels::RowOutput& answer, const ker
 
 class SessionProbabilities : public ::testing::Test {
  protected:
-  testing::TestEngine engine_ = testing::TestEngine::OnCpu();
-  testing::StreamWorker worker_{engine_.get()};
+  TestEngine engine_ = TestEngine::OnCpu();
+  StreamWorker worker_{engine_.get()};
 };
 
 TEST_F(SessionProbabilities, CoverEveryStage) {
@@ -72,7 +68,7 @@ TEST_F(SessionProbabilities, CoverEveryStage) {
   uint64_t zeros = 0;
   const uint64_t rows = std::max<uint64_t>(50, testing::Scaled(600));
   for (uint64_t n = 1; n <= rows; ++n) {
-    v1::OpenSequence open = testing::MakeOpen("a", n, kModelVocabulary);
+    v1::OpenSequence open = MakeOpen("a", n, kModelVocabulary);
     SetChain(&random, open.mutable_parameters());
     if (n % 2 == 0) Reorder(&random, open.mutable_parameters());
     worker_.MustOpen(open);

@@ -1,5 +1,4 @@
 // The record of a draw on a stream: the tempered distribution and the kept tokens' mass in it.
-#include <gtest/gtest.h>
 
 #include <cmath>
 #include <random>
@@ -7,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/text_format.h"
 #include "tests/stream/compact_fixture.h"
-#include "tests/support/expect_error.h"
 #include "tests/support/judged_rows.h"
 
 namespace sortition::service::session_record_test {
@@ -55,13 +53,13 @@ constexpr const char* kOptions[] = {
 TEST_F(SessionRecord, DrawsEqualReference) {
   for (const char* const options : kOptions) {
     ASSERT_NO_FATAL_FAILURE(Open(options));
-    const testing::PlainSequence plain(open_);
+    const PlainSequence plain(open_);
     for (uint32_t salt = 0; salt < 6; ++salt) {
       StepBuilder step(epoch_ * 10 + salt + 1, kModelVocabulary);
       v1::StepRow& row = step.AddRow("a", salt + 1, plain.position(), Logits(salt));
       row.set_draw_salt(salt);
       const std::string logits = Logits(salt);
-      testing::PlainSequence::Row expected_row{.logits = logits, .draw_salt = salt};
+      PlainSequence::Row expected_row{.logits = logits, .draw_salt = salt};
       if (salt % 2 == 1) {
         expected_row.mask.assign(kModelVocabulary, true);
         for (uint32_t id = 0; id < kModelVocabulary; id += 3) expected_row.mask[id] = false;
@@ -100,7 +98,7 @@ TEST_F(SessionRecord, MassIsTheLogprobsDifference) {
 
 TEST_F(SessionRecord, ScoresHaveItAtEveryPosition) {
   ASSERT_NO_FATAL_FAILURE(Open("temperature: 0.8 top_k: 3"));
-  const testing::PlainSequence plain(open_);
+  const PlainSequence plain(open_);
   StepBuilder step(1, kModelVocabulary);
   v1::Score& score = *step.AddRow("a", 1, 0, Logits(0)).mutable_score();
   const std::vector<uint32_t> given = {5, 9, 5, 30};
@@ -124,7 +122,7 @@ TEST_F(SessionRecord, ScoresHaveItAtEveryPosition) {
 
 TEST_F(SessionRecord, DraftsHaveItAtEveryPosition) {
   ASSERT_NO_FATAL_FAILURE(Open("temperature: 0.8 top_p: 0.9"));
-  const testing::PlainSequence plain(open_);
+  const PlainSequence plain(open_);
   std::vector<uint32_t> drawn;
   for (uint32_t i = 0; i < 3; ++i) {
     const std::string logits = Logits(i);

@@ -1,20 +1,12 @@
 // Messages that are refused as a whole: the field that is named, the id that the answer carries, and that the stream
 // continues.
-#include <gtest/gtest.h>
 
 #include <functional>
 
-#include "tests/support/expect_error.h"
-#include "tests/support/stream_worker.h"
-#include "tests/support/test_engine.h"
+#include "tests/support/session.h"
 
 namespace sortition::service::session_refusal_test {
 namespace {
-
-using testing::MakeOpen;
-using testing::StepBuilder;
-using testing::StreamWorker;
-using testing::TestEngine;
 
 constexpr uint32_t kVocabulary = 10;
 
@@ -23,7 +15,7 @@ class SessionRefusal : public ::testing::Test {
   // A step of one row that a stateless sequence "a" answers with token 7.
   static StepBuilder GoodStep(uint64_t batch_id) {
     StepBuilder step(batch_id, kVocabulary);
-    step.AddRow("a", 1, 0, testing::F32Peak(kVocabulary, 7));
+    step.AddRow("a", 1, 0, F32Peak(kVocabulary, 7));
     return step;
   }
   void ExpectStreamGoesOn() {
@@ -168,14 +160,12 @@ TEST_F(SessionRefusal, ReusedBatchIdIsRejectedByIndex) {
 }
 
 TEST(SessionLimits, MessagesOverTheLimit) {
-  Limits limits;
-  limits.max_message_bytes = 400;
-  TestEngine engine = TestEngine::OnCpu(limits);
+  TestEngine engine = TestEngine::OnCpu({.max_message_bytes = 400});
   StreamWorker worker(engine.get());
   v1::OpenSequence open = MakeOpen("a", 1, 100);
   worker.MustOpen(open);
   StepBuilder step(1, 100);
-  step.AddRow("a", 1, 0, testing::F32Peak(100, 7));
+  step.AddRow("a", 1, 0, F32Peak(100, 7));
   worker.Send(step.Build());
   const v1::Error error = worker.StepError(1);
   ExpectError(error, Reason::kTooMany, "message");
@@ -186,9 +176,7 @@ TEST(SessionLimits, MessagesOverTheLimit) {
 }
 
 TEST(SessionLimits, SequencesOfAStream) {
-  Limits limits;
-  limits.stream_sequences = 2;
-  TestEngine engine = TestEngine::OnCpu(limits);
+  TestEngine engine = TestEngine::OnCpu({.stream_sequences = 2});
   StreamWorker worker(engine.get());
   worker.MustOpen(MakeOpen("a", 1, 10));
   worker.MustOpen(MakeOpen("b", 1, 10));
@@ -214,12 +202,12 @@ TEST(SessionLimits, TooLongNamesAreNotEchoed) {
 TEST_F(SessionRefusal, UnknownFieldFailsItsRowAlone) {
   for (const char* id : {"a", "b", "c"}) worker_.MustOpen(MakeOpen(id, 1, kVocabulary));
   StepBuilder step(1, kVocabulary);
-  for (const char* id : {"a", "b", "c"}) step.AddRow(id, 1, 0, testing::F32Peak(kVocabulary, 7));
+  for (const char* id : {"a", "b", "c"}) step.AddRow(id, 1, 0, F32Peak(kVocabulary, 7));
   v1::StepRow& bad = *step.step().mutable_rows(1);
   bad.GetReflection()->MutableUnknownFields(&bad)->AddVarint(77, 1);
   v1::StepRow& worse = *step.step().mutable_rows(2);
   worse.mutable_verify_draft()->set_mode(static_cast<v1::VerifyMode>(9));
-  step.AddTensorRow(testing::F32Peak(kVocabulary, 7));
+  step.AddTensorRow(F32Peak(kVocabulary, 7));
   worse.mutable_verify_draft()->add_draft_tokens(7);
   const auto results = worker_.Run(step.Build());
   ASSERT_EQ(results.size(), 3u);
@@ -231,7 +219,7 @@ TEST_F(SessionRefusal, UnknownFieldFailsItsRowAlone) {
 
 TEST_F(SessionRefusal, UnknownEnumValueFailsItsRowAlone) {
   for (const char* id : {"a", "b", "c"}) worker_.MustOpen(MakeOpen(id, 1, kVocabulary));
-  const std::string peak = testing::F32Peak(kVocabulary, 7);
+  const std::string peak = F32Peak(kVocabulary, 7);
   StepBuilder step(1, kVocabulary);
   v1::VerifyDraft& chain = *step.AddRow("a", 1, 0, peak).mutable_verify_draft();
   chain.add_draft_tokens(7);
@@ -254,7 +242,7 @@ TEST_F(SessionRefusal, UnknownEnumValueFailsItsRowAlone) {
 
 TEST_F(SessionRefusal, UnknownFieldInMaskFailsItsRowAlone) {
   for (const char* id : {"a", "b", "c"}) worker_.MustOpen(MakeOpen(id, 1, kVocabulary));
-  const std::string peak = testing::F32Peak(kVocabulary, 7);
+  const std::string peak = F32Peak(kVocabulary, 7);
   const auto add_unknown = [](google::protobuf::Message* message) {
     message->GetReflection()->MutableUnknownFields(message)->AddVarint(77, 1);
   };
@@ -282,9 +270,7 @@ TEST_F(SessionRefusal, UnknownEnumValueOfAnOpenNamesIt) {
   ExpectError(worker_.Open(open).error(), Reason::kUnknownEnumValue, "open.parameters.chain.preset");
   v1::StreamRequest fork;
   *fork.mutable_fork()->mutable_child() = open;
-  worker_.Send(fork);
-  const auto forked = worker_.Await([](const auto& message) { return message.has_forked(); });
-  ExpectError(forked.value().forked().error(), Reason::kUnknownEnumValue, "fork.child.parameters.chain.preset");
+  ExpectError(worker_.Fork(fork).error(), Reason::kUnknownEnumValue, "fork.child.parameters.chain.preset");
   ExpectStreamGoesOn();
 }
 
@@ -321,7 +307,7 @@ class SessionTwoTasks : public SessionRefusal {
     StepBuilder step(1, kVocabulary);
     for (const char* id : {"a", "b", "c"}) {
       worker_.MustOpen(MakeOpen(id, 1, kVocabulary));
-      step.AddRow(id, 1, 0, testing::F32Peak(kVocabulary, 7));
+      step.AddRow(id, 1, 0, F32Peak(kVocabulary, 7));
     }
     if (places_third) step.step().mutable_rows(2)->set_tensor_row(2);
     v1::StreamRequest request = step.Build();

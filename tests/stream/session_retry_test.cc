@@ -1,20 +1,11 @@
 // Steps of sequences with state: repeated, late, in conflict, rewritten, cancelled, and failed.
-#include <gtest/gtest.h>
 
 #include <limits>
 
 #include "tests/stream/stateful_stream.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/stream_worker.h"
-#include "tests/support/test_engine.h"
 
 namespace sortition::service::session_retry_test {
 namespace {
-
-using testing::PlainSequence;
-using testing::StepBuilder;
-using testing::StreamWorker;
-using testing::TestEngine;
 
 class SessionRetry : public ::testing::Test {
  protected:
@@ -206,7 +197,7 @@ TEST_F(SessionRetry, TruncationIsWithinPromptAndOutput) {
 
 TEST_F(SessionRetry, OtherSaltDrawsAnew) {
   // Flat logits, so that the salt decides.
-  const std::string flat = testing::F32Bytes(std::vector<float>(kStatefulVocabulary, 0.0f));
+  const std::string flat = F32Bytes(std::vector<float>(kStatefulVocabulary, 0.0f));
   std::vector<uint32_t> tokens;
   const uint32_t position = plain_.position();
   for (uint32_t salt = 0; salt < 8; ++salt) {
@@ -236,9 +227,7 @@ class SessionFailure : public SessionRetry {
     row.add_append_tokens(60);
     return step.Build();
   }
-  v1::StreamRequest RewritingStep(uint64_t step_id) {
-    return RewritingStep(step_id, testing::F32Peak(kStatefulVocabulary, 20));
-  }
+  v1::StreamRequest RewritingStep(uint64_t step_id) { return RewritingStep(step_id, F32Peak(kStatefulVocabulary, 20)); }
   void ExpectUntouched() {
     ExpectStateIsThePlainSequences();
     Draw(1, 30);
@@ -247,7 +236,7 @@ class SessionFailure : public SessionRetry {
 
 TEST_F(SessionFailure, UnusableLogitsKeepState) {
   std::vector<float> logits(kStatefulVocabulary, std::numeric_limits<float>::quiet_NaN());
-  ExpectError(Run(RewritingStep(1, testing::F32Bytes(logits))), Reason::kLogitNan, "step.rows[0]");
+  ExpectError(Run(RewritingStep(1, F32Bytes(logits))), Reason::kLogitNan, "step.rows[0]");
   ExpectUntouched();
 }
 
@@ -292,9 +281,7 @@ TEST_F(SessionFailure, StepPastDeadlineKeepsState) {
 }
 
 TEST(SessionOverload, FullQueueRefusesStepAndKeepsState) {
-  Limits limits;
-  limits.max_queued_rows = 2;
-  TestEngine engine = TestEngine::OnFake(limits);
+  TestEngine engine = TestEngine::OnFake({.max_queued_rows = 2});
   StreamWorker worker(engine.get());
   std::vector<v1::OpenSequence> opens;
   StepBuilder step(1, kStatefulVocabulary);

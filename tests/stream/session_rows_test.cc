@@ -1,25 +1,12 @@
 // Rows of one step: each is judged, masked and answered alone.
-#include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
 #include "tests/stream/stateful_stream.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/plain_sequence.h"
 #include "tests/support/scale.h"
-#include "tests/support/stream_worker.h"
-#include "tests/support/test_engine.h"
 #include "tests/wire/float_ends.h"
 
 namespace sortition::service::session_rows_test {
 namespace {
-
-using testing::F32Bytes;
-using testing::F32Peak;
-using testing::MakeOpen;
-using testing::PlainSequence;
-using testing::StepBuilder;
-using testing::StreamWorker;
-using testing::TestEngine;
 
 constexpr uint32_t kVocabulary = 64;
 
@@ -237,7 +224,7 @@ TEST_F(SessionRows, NeighboursChangeNothing) {
     if (random() % 3 == 0) parameters.mutable_processed_logprobs()->set_top(static_cast<uint32_t>(random() % 5));
     worker_.MustOpen(open);
     const auto position = static_cast<uint32_t>(random() % 1000);
-    const std::string logits = testing::RandomLogits(kernels::DType::kF32, kVocabulary, &random);
+    const std::string logits = RandomLogits(kernels::DType::kF32, kVocabulary, &random);
     together.AddRow(Name(i), 1, position, logits);
     expected.push_back(PlainSequence(open).Draw({.logits = logits}, position).SerializeAsString());
   }

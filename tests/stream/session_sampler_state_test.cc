@@ -1,6 +1,5 @@
 // Samplers that keep a state, under speculation and in scores: each position has the state after the tokens before it.
 // So the text equals drawing token by token, and rejected drafts leave no trace.
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <array>
@@ -9,19 +8,11 @@
 #include <vector>
 
 #include "tests/stream/keyed_replica.h"
-#include "tests/support/expect_error.h"
 #include "tests/support/judged_rows.h"
 #include "tests/support/scale.h"
-#include "tests/support/stream_worker.h"
-#include "tests/support/test_engine.h"
 
 namespace sortition::service::session_sampler_state_test {
 namespace {
-
-using testing::MakeOpen;
-using testing::PlainSequence;
-using testing::StepBuilder;
-using testing::StreamWorker;
 
 constexpr uint32_t kKinds = 6;  // kinds 3 and above also keep a history
 constexpr uint32_t kStop = 7;   // of those
@@ -81,9 +72,9 @@ class Author {
     return step;
   }
   v1::RowResult Run(const StepBuilder& step) {
-    const std::vector<v1::RowResult> results = replica_.worker().Run(step.Build());
+    const v1::RowResult result = replica_.worker().RunOne(step.Build());
     replica_.worker().LetLeave();
-    return results.size() == 1 ? results[0] : v1::RowResult();
+    return result;
   }
   void Append(uint32_t token, const std::string& checkpoint) {
     text_.push_back(token);
@@ -316,7 +307,7 @@ TEST_P(SessionSamplerState, ScoresFollowTheGivenTokens) {
 // Ten bits of surprise each, above mu = 8. llama.cpp keeps one of them (docs/semantics.md).
 TEST(Mirostat2, KeepsAllTiesOfTheFirstAboveMu) {
   constexpr uint32_t kTies = 1024;
-  testing::TestEngine engine = testing::TestEngine::OnCpu();
+  TestEngine engine = TestEngine::OnCpu();
   StreamWorker worker(engine.get());
   v1::OpenSequence open = MakeOpen("a", 1, kTies);
   open.mutable_parameters()->mutable_mirostat()->set_version(2);
@@ -325,7 +316,7 @@ TEST(Mirostat2, KeepsAllTiesOfTheFirstAboveMu) {
   worker.MustOpen(open);
   const auto kept = [&](uint64_t step_id, const std::vector<float>& logits) {
     StepBuilder step(step_id, kTies);
-    step.AddRow("a", step_id, 0, testing::F32Bytes(logits));
+    step.AddRow("a", step_id, 0, F32Bytes(logits));
     return worker.Run(step.Build()).at(0).draw().kept_count();
   };
   std::vector<float> logits(kTies, 1.0f);

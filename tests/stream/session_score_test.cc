@@ -1,29 +1,19 @@
 // Scores and kept sets on a stream: the answers of the law's reference for each position, and nothing changes.
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstring>
 #include <limits>
 
 #include "tests/support/judged_rows.h"
-#include "tests/support/plain_sequence.h"
 
 namespace sortition::service::session_score_test {
 namespace {
 
-using testing::F32Bytes;
-using testing::MakeOpen;
-using testing::PlainSequence;
-using testing::StepBuilder;
-
 using SessionScore = JudgedRows;
 
 TEST_F(SessionScore, ScoresChangeNothing) {
-  open_.mutable_parameters()->set_presence_penalty(1);
-  open_.mutable_parameters()->mutable_raw_logprobs();
-  open_.mutable_parameters()->add_logprob_token_ids(3);
-  open_.mutable_parameters()->set_entropy(true);
-  open_.mutable_parameters()->set_top_k(10);
+  open_.mutable_parameters()->MergeFrom(
+      ParametersOf("presence_penalty: 1 top_k: 10 raw_logprobs {} logprob_token_ids: 3 entropy: true"));
   open_.mutable_history()->set_prompt_length(0);
   worker_.MustOpen(open_);
   PlainSequence plain(open_);
@@ -68,12 +58,8 @@ TEST_F(SessionScore, FilteredTokenScoresMinusInfinity) {
 
 // A thought's end that a budget forces has the same logprob as in its draw.
 TEST_F(SessionScore, ForcedTokenIsCertainAndOthersAreImpossible) {
-  v1::Phase& phase = *open_.mutable_parameters()->add_phases();
-  phase.add_begin(1);
-  phase.set_max_tokens(0);
-  phase.add_then(2);
-  open_.mutable_parameters()->mutable_raw_logprobs();
-  open_.mutable_parameters()->add_banned_token_ids(2);
+  open_.mutable_parameters()->MergeFrom(
+      ParametersOf("raw_logprobs {} banned_token_ids: 2 phases { begin: 1 max_tokens: 0 then: 2 }"));
   open_.mutable_history()->add_tokens(1);
   worker_.MustOpen(open_);
   const PlainSequence plain(open_);

@@ -1,33 +1,16 @@
 // Two tenants who know all names of each other: worker session, request ids, epochs, ids of masks and regions,
 // checkpoints. Neither can use anything of the other.
-#include <gtest/gtest.h>
 
 #include "service/memory/region_table.h"
 #include "tests/stream/stateful_stream.h"
-#include "tests/support/expect_error.h"
-#include "tests/support/stream_worker.h"
-#include "tests/support/test_engine.h"
 
 namespace sortition::service::session_tenant_test {
 namespace {
-
-using testing::F32Peak;
-using testing::MakeOpen;
-using testing::PlainSequence;
-using testing::StepBuilder;
-using testing::StreamWorker;
-using testing::TestEngine;
 
 constexpr uint32_t kVocabulary = 64;
 
 class SessionTenant : public ::testing::Test {
  protected:
-  // The stranger's answer to a step of one row.
-  static v1::RowResult Try(StreamWorker& worker, const v1::StreamRequest& step) {
-    const auto results = worker.Run(step);
-    return results.empty() ? v1::RowResult() : results[0];
-  }
-
   TestEngine engine_ = TestEngine::OnCpu();
   StreamWorker owner_{engine_.get(), {.tenant = "owner"}};
   StreamWorker again_{engine_.get(), {.tenant = "owner"}};
@@ -40,24 +23,20 @@ TEST_F(SessionTenant, SequenceIsItsTenantsAlone) {
   owner_.MustOpen(open);
   // It can be neither taken over, nor found, nor stepped, forked or closed.
   ExpectError(stranger_.Open(Reopened(open, 99)).error(), Reason::kHistoryRequired, "open.history");
-  ExpectError(Try(stranger_, PeakStep(1, "a", 1, plain, 20)), Reason::kUnknownSequence, "step.rows[0].request_id");
+  ExpectError(stranger_.RunOne(PeakStep(1, "a", 1, plain, 20)), Reason::kUnknownSequence, "step.rows[0].request_id");
   v1::StreamRequest fork;
   fork.mutable_fork()->set_parent_request_id("a");
   *fork.mutable_fork()->mutable_child() = Reopened(StatefulOpen("b", 1), 1);
-  stranger_.Send(fork);
-  const auto forked = stranger_.Await([](const auto& message) { return message.has_forked(); });
-  ASSERT_TRUE(forked);
-  ExpectError(forked->forked().error(), Reason::kUnknownSequence, "fork.parent_request_id");
+  ExpectError(stranger_.Fork(fork).error(), Reason::kUnknownSequence, "fork.parent_request_id");
   v1::StreamRequest close;
   close.mutable_close()->set_request_id("a");
   close.mutable_close()->set_epoch(5);
-  stranger_.Send(close);
-  ASSERT_TRUE(stranger_.Await([](const auto& message) { return message.has_closed(); }));
+  EXPECT_FALSE(stranger_.Close(close).was_known());
   // The stranger's sequence of the same name is another sequence.
   stranger_.MustOpen(StatefulOpen("a", 99));
   ASSERT_EQ(engine_->sequences().live_sequences(), 2u);
 
-  EXPECT_EQ(Try(owner_, PeakStep(1, "a", 1, plain, 20)).draw().token(), 20u);
+  EXPECT_EQ(owner_.RunOne(PeakStep(1, "a", 1, plain, 20)).draw().token(), 20u);
   plain.Append(20);
   EXPECT_EQ(again_.MustOpen(Reopened(open, 6)).history_hash(), plain.hash()) << "while the owner finds it";
 }
@@ -73,10 +52,10 @@ TEST_F(SessionTenant, CheckpointIsItsTenantsAlone) {
     if (!checkpoint.empty()) row.set_checkpoint(checkpoint);
     return builder.Build();
   };
-  const std::string checkpoint = Try(owner_, step(0, "")).draw().checkpoint();
+  const std::string checkpoint = owner_.RunOne(step(0, "")).draw().checkpoint();
   ASSERT_FALSE(checkpoint.empty());
-  ExpectError(Try(stranger_, step(1, checkpoint)), Reason::kCheckpointRefused, "step.rows[0].checkpoint");
-  EXPECT_TRUE(Try(again_, step(1, checkpoint)).has_draw());
+  ExpectError(stranger_.RunOne(step(1, checkpoint)), Reason::kCheckpointRefused, "step.rows[0].checkpoint");
+  EXPECT_TRUE(again_.RunOne(step(1, checkpoint)).has_draw());
 }
 
 TEST_F(SessionTenant, MaskIsItsStreamsAlone) {
@@ -91,8 +70,8 @@ TEST_F(SessionTenant, MaskIsItsStreamsAlone) {
   for (StreamWorker* worker : {&owner_, &stranger_}) worker->MustOpen(MakeOpen("a", 1, kVocabulary));
   StepBuilder step(1, kVocabulary);
   step.AddRow("a", 1, 0, F32Peak(kVocabulary, 7)).mutable_mask()->set_uploaded_mask_id(7);
-  ExpectError(Try(stranger_, step.Build()), Reason::kUnknownMask, "step.rows[0].mask.uploaded_mask_id");
-  EXPECT_EQ(Try(owner_, step.Build()).draw().token(), 7u);
+  ExpectError(stranger_.RunOne(step.Build()), Reason::kUnknownMask, "step.rows[0].mask.uploaded_mask_id");
+  EXPECT_EQ(owner_.RunOne(step.Build()).draw().token(), 7u);
 }
 
 // The id of a region means nothing without the secret of its connection, and that cannot be guessed.
@@ -125,7 +104,7 @@ TEST_F(SessionTenant, RegionNeedsConnectionsSecret) {
     ExpectError(stranger_.Rejected().error(), Reason::kUnknownRegion, "attach_memory.token");
   }
   owner_.Send(attach(owners->token()));
-  EXPECT_TRUE(Try(owner_, step).has_draw());
+  EXPECT_TRUE(owner_.RunOne(step).has_draw());
 }
 
 // Shards of a row with the same worker session and batch id.

@@ -1,27 +1,15 @@
 // Ends of texts on a stream: repetitions and banned phrases under draws, drafts, retries and replays; bans of
 // one step.
-#include <gtest/gtest.h>
 
 #include <map>
 #include <optional>
 #include <random>
 
-#include "tests/support/expect_error.h"
 #include "tests/support/judged_rows.h"
 #include "tests/support/plain_history.h"
-#include "tests/support/plain_sequence.h"
-#include "tests/support/stream_worker.h"
-#include "tests/support/test_engine.h"
 
 namespace sortition::service::session_text_end_test {
 namespace {
-
-using testing::F32Peak;
-using testing::MakeOpen;
-using testing::PlainSequence;
-using testing::StepBuilder;
-using testing::StreamWorker;
-using testing::TestEngine;
 
 constexpr uint32_t kVocabulary = 40;
 
@@ -49,10 +37,7 @@ class SessionTextEnd : public ::testing::Test {
     row.set_history_hash(plain_->hash());
     return row;
   }
-  v1::RowResult Run(const StepBuilder& step) {
-    const std::vector<v1::RowResult> results = worker_.Run(step.Build());
-    return results.size() == 1 ? results[0] : v1::RowResult();
-  }
+  v1::RowResult Run(const StepBuilder& step) { return worker_.RunOne(step.Build()); }
   v1::DrawResult Draw(uint32_t token) {
     StepBuilder step(++batch_, kVocabulary);
     AddDraw(&step, token);
@@ -92,10 +77,7 @@ class SessionTextEnd : public ::testing::Test {
 class SessionRepetition : public SessionTextEnd {
  protected:
   SessionRepetition() {
-    v1::RepetitionStop& stop = *open_.mutable_parameters()->mutable_repetition_stop();
-    stop.set_repeats(3);
-    stop.set_max_period(4);
-    stop.set_min_length(0);
+    *open_.mutable_parameters() = ParametersOf("repetition_stop { repeats: 3 max_period: 4 min_length: 0 }");
   }
 };
 
@@ -210,7 +192,7 @@ TEST_F(SessionPhrases, RewindDrawsAnotherToken) {
   std::vector<float> logits(kVocabulary);
   logits[1] = 30, logits[4] = 29, logits[8] = 28;
   StepBuilder step(++batch_, kVocabulary);
-  v1::StepRow& row = step.AddRow("a", ++step_, 2, testing::F32Bytes(logits));
+  v1::StepRow& row = step.AddRow("a", ++step_, 2, F32Bytes(logits));
   row.set_history_hash(plain_->hash());
   row.set_truncate_to(2);
   row.mutable_mask()->add_banned_tokens(1);
@@ -257,9 +239,7 @@ TEST_F(SessionPhrases, AcceptedBlockEndsWithThePhrase) {
 
 // A rewind behind the kept history is refused by name, as any cut, and a replay answers it.
 TEST_F(SessionPhrases, RewindPastKeptHistoryIsRefused) {
-  Limits limits;
-  limits.kept_history = 1;
-  TestEngine small = TestEngine::OnCpu(limits);
+  TestEngine small = TestEngine::OnCpu({.kept_history = 1});
   StreamWorker worker(small.get());
   open_.mutable_history()->mutable_tokens()->Resize(300, 5);
   open_.mutable_history()->set_prompt_length(0);
@@ -317,11 +297,7 @@ TEST_F(SessionBans, EqualsBanOfTheSequence) {
   for (v1::OpenSequence* open : {&open_, &banned}) {
     open->set_epoch(2);
     open->mutable_parameters()->mutable_processed_logprobs()->set_top(5);
-    for (const uint32_t token : {2u, 9u}) {
-      v1::LogitBias& bias = *open->mutable_parameters()->add_logit_bias();
-      bias.set_token(token);
-      bias.set_bias(2);
-    }
+    for (const uint32_t token : {2u, 9u}) AddBias(token, 2, open->mutable_parameters());
   }
   for (const uint32_t token : {1u, 9u}) banned.mutable_parameters()->add_banned_token_ids(token);
   worker_.MustOpen(open_);
@@ -329,7 +305,7 @@ TEST_F(SessionBans, EqualsBanOfTheSequence) {
   for (uint32_t n = 0; n < 30; ++n) {
     StepBuilder step(++batch_, kVocabulary);
     std::mt19937_64 random(n);
-    const std::string logits = testing::RandomLogits(kernels::DType::kF32, kVocabulary, &random);
+    const std::string logits = RandomLogits(kernels::DType::kF32, kVocabulary, &random);
     v1::StepRow& row = step.AddRow("a", ++step_, n, logits);
     for (const uint32_t token : {9u, 1u}) row.mutable_mask()->add_banned_tokens(token);
     step.AddRow("b", step_, n, logits);
@@ -376,9 +352,7 @@ TEST_F(SessionBans, BadBansAreRefusedByName) {
   StepBuilder empty = Step(&row);
   row->mutable_mask();
   ExpectError(Run(empty), Reason::kMissingField, "step.rows[0].mask.kind");
-  Limits limits;
-  limits.max_listed_tokens = 2;
-  TestEngine small = TestEngine::OnCpu(limits);
+  TestEngine small = TestEngine::OnCpu({.max_listed_tokens = 2});
   StreamWorker worker(small.get());
   worker.MustOpen(open_);
   StepBuilder many = Step(&row);
@@ -405,19 +379,11 @@ TEST_F(SessionBans, RetryWithOtherBansIsRefused) {
 TEST(SessionTextEnds, EqualDefinitionsUnderDrafts) {
   v1::OpenSequence open = MakeOpen("a", 1, kModelVocabulary);
   open.mutable_history();
-  open.mutable_parameters()->set_top_k(3);
-  v1::RepetitionStop& stop = *open.mutable_parameters()->mutable_repetition_stop();
-  stop.set_repeats(2);
-  stop.set_max_period(3);
-  stop.set_min_length(3);
+  *open.mutable_parameters() = ParametersOf("top_k: 3 repetition_stop { repeats: 2 max_period: 3 min_length: 3 }");
   for (uint32_t token = 0; token < 4; ++token) {
     BanPhrase({token * 3, (token + 1) % 4 * 3}, open.mutable_parameters());
   }
-  for (uint32_t token = 0; token < 4; ++token) {
-    v1::LogitBias& bias = *open.mutable_parameters()->add_logit_bias();
-    bias.set_token(token * 3);
-    bias.set_bias(4);
-  }
+  for (uint32_t token = 0; token < 4; ++token) AddBias(token * 3, 4, open.mutable_parameters());
   TestEngine engine = TestEngine::OnCpu();
   StreamWorker worker(engine.get());
   worker.MustOpen(open);

@@ -1,29 +1,22 @@
 // Several streams from several threads on one engine with the CPU device: the same bits as on one thread.
-#include <gtest/gtest.h>
 
 #include <atomic>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "tests/support/plain_sequence.h"
 #include "tests/support/scale.h"
-#include "tests/support/stream_worker.h"
-#include "tests/support/test_engine.h"
+#include "tests/support/session.h"
 
 namespace sortition::service::session_threads_test {
 namespace {
 
-using testing::PlainSequence;
 using testing::Scaled;
-using testing::StepBuilder;
-using testing::StreamWorker;
-using testing::TestEngine;
 
 constexpr uint32_t kVocabulary = 200;
 
 v1::OpenSequence OpenWith(const std::string& name, uint64_t epoch, std::mt19937_64* random) {
-  v1::OpenSequence open = testing::MakeOpen(name, epoch, kVocabulary);
+  v1::OpenSequence open = MakeOpen(name, epoch, kVocabulary);
   open.set_seed((*random)());
   v1::SamplingParameters& parameters = *open.mutable_parameters();
   if ((*random)() % 2 == 0) parameters.set_top_p(0.9f);
@@ -58,7 +51,7 @@ void LiveAlone(Engine* engine, uint64_t seed, uint64_t steps) {
     step.step().set_priority(static_cast<int32_t>(random() % 3));
     std::vector<std::string> expected;
     for (int i = 0; i < kSequences; ++i) {
-      const std::string logits = testing::RandomLogits(kernels::DType::kF32, kVocabulary, &random);
+      const std::string logits = RandomLogits(kernels::DType::kF32, kVocabulary, &random);
       v1::StepRow& row = step.AddRow(names[i], step_id, plain[i].position(), logits);
       if (stateful[i]) row.set_history_hash(plain[i].hash());
       v1::DrawResult draw = plain[i].Draw({.logits = logits});
@@ -99,7 +92,7 @@ TEST(SessionThreads, TwoStreamsCompeteForOneSequence) {
   PlainSequence plain(open);
   const uint32_t start = plain.position();
   for (uint32_t step = 0; step < steps; ++step) {
-    logits.push_back(testing::RandomLogits(kernels::DType::kF32, kVocabulary, &random));
+    logits.push_back(RandomLogits(kernels::DType::kF32, kVocabulary, &random));
     hashes.push_back(plain.hash());
     v1::DrawResult draw = plain.Draw({.logits = logits.back()});
     plain.Append(draw.token());
@@ -158,7 +151,7 @@ TEST(SessionThreads, EndedStreamsDisturbNoOthers) {
     worker.MustOpen(open);
     const PlainSequence plain(open);
     StepBuilder step(1, kVocabulary);
-    step.AddRow("short", 1, plain.position(), testing::RandomLogits(kernels::DType::kF32, kVocabulary, &random))
+    step.AddRow("short", 1, plain.position(), RandomLogits(kernels::DType::kF32, kVocabulary, &random))
         .set_history_hash(plain.hash());
     worker.Send(step.Build());
     if (random() % 2 == 0) worker.Send(testing::MakeCancel(1));

@@ -1,5 +1,4 @@
 // Verification on a stream: the results equal the law's reference at each position.
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <bit>
@@ -9,19 +8,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/stream/stateful_stream.h"
-#include "tests/support/expect_error.h"
 #include "tests/support/judged_rows.h"
-#include "tests/support/plain_sequence.h"
 #include "tests/support/scale.h"
 
 namespace sortition::service::session_verify_test {
 namespace {
-
-using testing::F32Bytes;
-using testing::F32Peak;
-using testing::MakeOpen;
-using testing::PlainSequence;
-using testing::StepBuilder;
 
 using SessionVerify = JudgedRows;
 
@@ -80,9 +71,7 @@ TEST_F(SessionVerify, RejectionEqualsReferenceEverywhere) {
           {.logits = logits, .task = kernels::RowTask::kVerify, .given = draft, .draft = distribution}, position + i));
     }
     if (expected.back().accepted) expected.push_back(plain.Answer({.logits = Logits(4 * n + 3)}, position + 3));
-    const v1::RowResult result = RunOne(step);
-    ASSERT_TRUE(result.has_verify()) << result.ShortDebugString();
-    const v1::VerifyResult& verify = result.verify();
+    const v1::VerifyResult verify = RunVerify(step);
     ASSERT_EQ(static_cast<size_t>(verify.positions_size()), expected.size());
     ASSERT_EQ(verify.accepted() + 1, expected.size());
     for (size_t i = 0; i < expected.size(); ++i) {
@@ -129,8 +118,8 @@ TEST(SessionDrafts, RowInPiecesIsCopiedOnce) {
     if (row.request.draft.dense != nullptr) copies.insert(row.request.draft.dense);
     return testing::SampleByReference(row);
   };
-  testing::TestEngine engine = testing::TestEngine::OnFake({}, device);
-  testing::StreamWorker worker(engine.get());
+  TestEngine engine = TestEngine::OnFake({}, device);
+  StreamWorker worker(engine.get());
   StepBuilder step(1, kModelVocabulary);
   const uint32_t drafts = step.AddDraftRow(std::vector<float>(kModelVocabulary, 1.0f / kModelVocabulary));
   for (const char* const id : {"a", "b", "c"}) {
@@ -183,9 +172,7 @@ TEST_F(SessionVerify, TreesAreWalkedAlongDrawnTokens) {
     }
     std::vector<uint32_t> right = {writer.Right({}).token()};
     while (std::ranges::find(ways, right) != ways.end()) right.push_back(writer.Right(right).token());
-    const v1::RowResult result = RunOne(step);
-    ASSERT_TRUE(result.has_verify()) << result.ShortDebugString();
-    const v1::VerifyResult& verify = result.verify();
+    const v1::VerifyResult verify = RunVerify(step);
     ASSERT_EQ(testing::TokensOf(verify), right);
     ASSERT_EQ(verify.accepted() + 1, right.size());
     ASSERT_EQ(static_cast<uint32_t>(verify.path_size()), verify.accepted());
@@ -223,10 +210,8 @@ TEST_F(SessionVerify, RepeatedStepGetsSameAnswerCountsOnce) {
 
 // Each position has different penalties: their memory counts with the sequences while the step runs.
 TEST(SessionVerifyMemory, DraftsWithoutRoomAreRefused) {
-  Limits limits;
-  limits.max_state_bytes = 48 << 10;
-  testing::TestEngine engine = testing::TestEngine::OnCpu(limits);
-  testing::StreamWorker worker(engine.get());
+  TestEngine engine = TestEngine::OnCpu({.max_state_bytes = 48 << 10});
+  StreamWorker worker(engine.get());
   v1::OpenSequence open = MakeOpen("a", 1, kModelVocabulary);
   open.mutable_parameters()->set_frequency_penalty(1);
   for (uint32_t token = 0; token < kModelVocabulary; ++token) open.mutable_history()->add_tokens(token);
@@ -242,8 +227,7 @@ TEST(SessionVerifyMemory, DraftsWithoutRoomAreRefused) {
       row.mutable_verify_draft()->add_draft_tokens((2 + i) % kModelVocabulary);
     }
     row.mutable_verify_draft()->set_mode(v1::VERIFY_MODE_COUPLED);
-    const std::vector<v1::RowResult> results = worker.Run(step.Build());
-    return results.size() == 1 ? results[0] : v1::RowResult();
+    return worker.RunOne(step.Build());
   };
   const v1::RowResult refused = run(1, 64);
   ExpectError(refused, Reason::kOverloaded, "step.rows[0]");

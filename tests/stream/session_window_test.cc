@@ -1,6 +1,5 @@
 // Rows and bytes that a stream may leave unanswered: counted on arrival, released when answers have left, and zero at
 // the end.
-#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <random>
@@ -9,17 +8,9 @@
 #include "service/text/look_ahead.h"
 #include "tests/stream/stateful_stream.h"
 #include "tests/support/scale.h"
-#include "tests/support/stream_worker.h"
-#include "tests/support/test_engine.h"
 
 namespace sortition::service::session_window_test {
 namespace {
-
-using testing::F32Peak;
-using testing::MakeOpen;
-using testing::StepBuilder;
-using testing::StreamWorker;
-using testing::TestEngine;
 
 constexpr uint32_t kVocabulary = 32;
 
@@ -34,9 +25,7 @@ void OpenAll(StreamWorker* worker, int count) {
 }
 
 TEST(SessionWindow, RowsCountUntilAnswersLeave) {
-  Limits limits;
-  limits.stream_unanswered_rows = 4;
-  TestEngine engine = TestEngine::OnFake(limits, {.max_batch_rows = 2});
+  TestEngine engine = TestEngine::OnFake({.stream_unanswered_rows = 4}, {.max_batch_rows = 2});
   StreamWorker worker(engine.get());
   OpenAll(&worker, 4);
   EXPECT_TRUE(worker.session().WantsFrames());
@@ -59,9 +48,7 @@ TEST(SessionWindow, RowsCountUntilAnswersLeave) {
 
 TEST(SessionWindow, BytesCountUntilLastAnswerLeaves) {
   const v1::StreamRequest step = Step(1, 3);
-  Limits limits;
-  limits.stream_unanswered_bytes = step.ByteSizeLong();
-  TestEngine engine = TestEngine::OnFake(limits, {.max_batch_rows = 2});
+  TestEngine engine = TestEngine::OnFake({.stream_unanswered_bytes = step.ByteSizeLong()}, {.max_batch_rows = 2});
   StreamWorker worker(engine.get());
   OpenAll(&worker, 3);
   worker.Send(step);
@@ -75,23 +62,34 @@ TEST(SessionWindow, BytesCountUntilLastAnswerLeaves) {
   EXPECT_TRUE(worker.session().WantsFrames());
 }
 
-// The lists that answers may have count like bytes that have come.
-TEST(SessionWindow, KeptSetsCountUntilTheyLeave) {
-  const v1::StreamRequest step = Step(1, 3);
-  Limits limits;
-  limits.stream_unanswered_bytes = step.ByteSizeLong() + 3 * kVocabulary * sizeof(kernels::TokenBits);
-  TestEngine engine = TestEngine::OnFake(limits);
+// A window of these bytes is full with the step, or not, and empty in the end.
+void ExpectFull(bool is_full, uint64_t window, const std::vector<v1::OpenSequence>& opens,
+                const v1::StreamRequest& step) {
+  TestEngine engine = TestEngine::OnFake({.stream_unanswered_bytes = window});
   StreamWorker worker(engine.get());
-  for (int i = 0; i < 3; ++i) {
-    v1::OpenSequence open = MakeOpen(absl::StrCat("s", i), 1, kVocabulary);
-    open.mutable_parameters()->mutable_kept_set()->set_tokens(true);
-    worker.MustOpen(open);
-  }
+  for (const v1::OpenSequence& open : opens) worker.MustOpen(open);
   worker.Send(step);
-  EXPECT_FALSE(worker.session().WantsFrames());
+  EXPECT_EQ(worker.session().WantsFrames(), !is_full);
   engine.fake().FinishAll();
   EXPECT_TRUE(worker.IsIdle());
   EXPECT_TRUE(worker.session().WantsFrames());
+}
+
+TEST(SessionWindow, JustBelowTheBytesIsNotFull) {
+  const v1::StreamRequest step = Step(1, 1);
+  ExpectFull(true, step.ByteSizeLong(), {MakeOpen("s0", 1, kVocabulary)}, step);
+  ExpectFull(false, step.ByteSizeLong() + 1, {MakeOpen("s0", 1, kVocabulary)}, step);
+}
+
+// The lists that answers may have count like bytes that have come.
+TEST(SessionWindow, KeptSetsCountUntilTheyLeave) {
+  const v1::StreamRequest step = Step(1, 3);
+  std::vector<v1::OpenSequence> opens;
+  for (int i = 0; i < 3; ++i) {
+    opens.push_back(MakeOpen(absl::StrCat("s", i), 1, kVocabulary));
+    opens.back().mutable_parameters()->mutable_kept_set()->set_tokens(true);
+  }
+  ExpectFull(true, step.ByteSizeLong() + 3 * kVocabulary * sizeof(kernels::TokenBits), opens, step);
 }
 
 // Each position of a row has its own edits for the row's bans.
@@ -107,51 +105,19 @@ TEST(SessionWindow, BansCountAtEachPosition) {
   for (const uint32_t token : {7u, 9u}) row.mutable_mask()->add_banned_tokens(token);
   const v1::StreamRequest step = builder.Build();
   const uint64_t bytes = step.ByteSizeLong() + 2 * (kDrafts + 1) * sizeof(kernels::LogitEdit);
-  for (const uint64_t more : {0, 1}) {
-    Limits limits;
-    limits.stream_unanswered_bytes = bytes + more;
-    TestEngine engine = TestEngine::OnFake(limits);
-    StreamWorker worker(engine.get());
-    OpenAll(&worker, 1);
-    worker.Send(step);
-    EXPECT_EQ(worker.session().WantsFrames(), more > 0);
-    engine.fake().FinishAll();
-    EXPECT_TRUE(worker.IsIdle());
-  }
+  for (const uint64_t more : {0, 1}) ExpectFull(more == 0, bytes + more, {MakeOpen("s0", 1, kVocabulary)}, step);
 }
 
 // So are the views of the history that drafts need.
 TEST(SessionWindow, ViewsOfDraftsCount) {
   const v1::OpenSequence open = StatefulOpen("a", 1);
-  const testing::PlainSequence plain(open);
   StepBuilder builder(1, kStatefulVocabulary);
-  v1::StepRow& row = AddPeak(&builder, "a", 1, plain, 1);
+  v1::StepRow& row = AddPeak(&builder, "a", 1, PlainSequence(open), 1);
   builder.AddTensorRow(F32Peak(kStatefulVocabulary, 1));
   row.mutable_verify_draft()->add_draft_tokens(1);
   row.mutable_verify_draft()->set_mode(v1::VERIFY_MODE_COUPLED);
   const v1::StreamRequest step = builder.Build();
-  Limits limits;
-  limits.stream_unanswered_bytes = step.ByteSizeLong() + sizeof(PositionView);
-  TestEngine engine = TestEngine::OnFake(limits);
-  StreamWorker worker(engine.get());
-  worker.MustOpen(open);
-  worker.Send(step);
-  EXPECT_FALSE(worker.session().WantsFrames());
-  engine.fake().FinishAll();
-  EXPECT_TRUE(worker.IsIdle());
-  EXPECT_TRUE(worker.session().WantsFrames());
-}
-
-TEST(SessionWindow, JustBelowTheBytesIsNotFull) {
-  const v1::StreamRequest step = Step(1, 3);
-  Limits limits;
-  limits.stream_unanswered_bytes = step.ByteSizeLong() + 1;
-  TestEngine engine = TestEngine::OnFake(limits);
-  StreamWorker worker(engine.get());
-  OpenAll(&worker, 3);
-  worker.Send(step);
-  EXPECT_TRUE(worker.session().WantsFrames());
-  engine.fake().FinishAll();
+  ExpectFull(true, step.ByteSizeLong() + sizeof(PositionView), {open}, step);
 }
 
 // Answers, refusals of rows and refusals of steps, in every mixture; damaged messages; streams that are closed.
@@ -160,9 +126,8 @@ TEST(SessionWindow, IsEmptyAfterAnything) {
   std::mt19937_64 random(10);
   const auto below = [&](uint64_t end) { return static_cast<uint32_t>(random() % end); };
   for (uint64_t round = 0; round < testing::Scaled(200); ++round) {
-    Limits limits;
-    limits.max_queued_rows = 4 + below(8);
-    TestEngine engine = TestEngine::OnFake(limits, {.max_batch_rows = 1 + below(4), .batches_in_flight = 1 + below(2)});
+    TestEngine engine = TestEngine::OnFake({.max_queued_rows = 4 + below(8)},
+                                           {.max_batch_rows = 1 + below(4), .batches_in_flight = 1 + below(2)});
     StreamWorker::Options options;
     options.seed = round;
     StreamWorker worker(engine.get(), options);

@@ -1,16 +1,13 @@
 // The draft probabilities of a step: read where they lie, or copied once.
 #include "service/stream/step_message.h"
 
-#include <gtest/gtest.h>
-
 #include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "tests/support/messages.h"
 #include "tests/support/recording_sink.h"
-#include "tests/support/test_engine.h"
+#include "tests/support/session.h"
 
 namespace sortition::service::step_message_test {
 namespace {
@@ -20,18 +17,18 @@ constexpr uint32_t kVocabulary = 64;
 // A step of two draft rows, the first of which comes in two pieces. Several rows may name each.
 TEST(StepMessage, DraftRowInPiecesIsCopiedOnce) {
   const std::vector<float> first(kVocabulary, 0.25f), second(kVocabulary, 0.5f);
-  testing::StepBuilder builder(1, kVocabulary);
-  builder.AddRow("a", 1, 0, testing::F32Peak(kVocabulary, 1)).mutable_verify_draft()->set_draft_row(0);
+  StepBuilder builder(1, kVocabulary);
+  builder.AddRow("a", 1, 0, F32Peak(kVocabulary, 1)).mutable_verify_draft()->set_draft_row(0);
   builder.AddDraftRow(first);
   builder.AddDraftRow(second);
   const auto bytes = std::make_shared<std::string>(builder.Build().SerializeAsString());
-  const size_t begin = bytes->find(testing::F32Bytes(first) + testing::F32Bytes(second));
+  const size_t begin = bytes->find(F32Bytes(first) + F32Bytes(second));
   ASSERT_NE(begin, std::string::npos);
   const size_t cut = begin + kVocabulary;
   const auto* const data = reinterpret_cast<const std::byte*>(bytes->data());
   const devices::ByteSegment pieces[] = {{data, cut}, {data + cut, bytes->size() - cut}};
 
-  testing::TestEngine engine = testing::TestEngine::OnCpu();
+  TestEngine engine = TestEngine::OnCpu();
   StepMessage message(engine.get(),
                       std::make_shared<StreamContext>(Limits(), "tenant", std::make_shared<testing::RecordingSink>()),
                       std::get<Frame>(DecodeFrame(pieces, bytes)), {}, absl::UnixEpoch());

@@ -1,17 +1,12 @@
 // A model whose logits follow from the text, and a stream on which its rows are judged.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <cstdint>
 #include <random>
 #include <string>
 #include <vector>
 
-#include "tests/support/messages.h"
-#include "tests/support/plain_sequence.h"
-#include "tests/support/stream_worker.h"
-#include "tests/support/test_engine.h"
+#include "tests/support/session.h"
 
 namespace sortition::service {
 
@@ -24,7 +19,7 @@ inline std::string LogitsAfter(const std::vector<uint32_t>& text, uint64_t model
   std::mt19937_64 random(seed);
   std::vector<float> logits(kModelVocabulary);
   for (float& x : logits) x = float(random() % 4096) / 1024;
-  return testing::F32Bytes(logits);
+  return F32Bytes(logits);
 }
 
 // One text as it grows without speculation, and as the worker writes it.
@@ -34,7 +29,7 @@ struct Writer {
 
   // Returns the answer for the token that follows `ahead` in the text.
   v1::DrawResult Right(const std::vector<uint32_t>& ahead) const {
-    testing::PlainSequence then = plain;
+    PlainSequence then = plain;
     std::vector<uint32_t> longer = text;
     for (const uint32_t token : ahead) {
       then.Append(token);
@@ -57,7 +52,7 @@ struct Writer {
   }
 
   uint64_t model;
-  testing::PlainSequence plain;
+  PlainSequence plain;
   std::vector<uint32_t> text;
   uint64_t step_id = 0;
   uint32_t server_position = 0;  // tokens that the server holds
@@ -67,20 +62,22 @@ struct Writer {
 class JudgedRows : public ::testing::Test {
  protected:
   JudgedRows() {
-    open_ = testing::MakeOpen("a", 1, kModelVocabulary);
+    open_ = MakeOpen("a", 1, kModelVocabulary);
     open_.set_seed(99);
     open_.mutable_parameters()->mutable_processed_logprobs();
   }
   // Rows of this stream's own model.
   static std::string Logits(uint64_t number) { return LogitsAfter({}, 5000 + number); }
 
-  v1::RowResult RunOne(const testing::StepBuilder& step) {
-    const std::vector<v1::RowResult> results = worker_.Run(step.Build());
-    return results.size() == 1 ? results[0] : v1::RowResult();
+  v1::RowResult RunOne(const StepBuilder& step) { return worker_.RunOne(step.Build()); }
+  v1::VerifyResult RunVerify(const StepBuilder& step) {
+    const v1::RowResult result = RunOne(step);
+    EXPECT_TRUE(result.has_verify()) << result.ShortDebugString();
+    return result.verify();
   }
 
-  testing::TestEngine engine_ = testing::TestEngine::OnCpu();
-  testing::StreamWorker worker_{engine_.get()};
+  TestEngine engine_ = TestEngine::OnCpu();
+  StreamWorker worker_{engine_.get()};
   v1::OpenSequence open_;
 };
 

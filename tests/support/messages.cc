@@ -5,6 +5,7 @@
 #include <bit>
 #include <utility>
 
+#include "google/protobuf/text_format.h"
 #include "kernels/check.h"
 #include "kernels/law/version.h"
 
@@ -72,6 +73,18 @@ v1::OpenSequence MakeOpen(std::string_view request_id, uint64_t epoch, uint32_t 
   open.set_seed(1);
   open.set_vocabulary_size(vocabulary);
   return open;
+}
+
+void AddBias(uint32_t token, float bias, v1::SamplingParameters* parameters) {
+  v1::LogitBias& added = *parameters->add_logit_bias();
+  added.set_token(token);
+  added.set_bias(bias);
+}
+
+v1::SamplingParameters ParametersOf(const std::string& text) {
+  v1::SamplingParameters parameters;
+  SORTITION_CHECK(google::protobuf::TextFormat::ParseFromString(text, &parameters));
+  return parameters;
 }
 
 v1::StreamRequest Message(v1::OpenSequence open) {

@@ -62,6 +62,10 @@ void IgnoreUnknownFields(Hello* hello) {
 // A sequence with the seed 1 and a vocabulary of live tokens only; no parameter is set.
 v1::OpenSequence MakeOpen(std::string_view request_id, uint64_t epoch, uint32_t vocabulary);
 
+void AddBias(uint32_t token, float bias, v1::SamplingParameters* parameters);
+// Returns parameters that are written in protobuf's text format.
+v1::SamplingParameters ParametersOf(const std::string& text);
+
 v1::StreamRequest Message(v1::OpenSequence open);
 v1::StreamRequest MakeCancel(uint64_t batch_id);
 v1::StreamRequest MakeClose(std::string_view request_id, uint64_t epoch);

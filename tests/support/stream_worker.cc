@@ -20,6 +20,11 @@ StreamWorker::StreamWorker(service::Engine* engine, const Options& options)
   EXPECT_TRUE(Await([](const auto& message) { return message.has_welcome(); }).has_value());
 }
 
+void StreamWorker::Begin(const v1::StreamRequest& message) {
+  const Delivery delivery = Deliver(message.SerializeAsString());
+  session_->BeginFrame(std::get<service::Frame>(service::DecodeFrame(delivery.segments, delivery.bytes)));
+}
+
 void StreamWorker::SendBytes(std::string bytes) {
   const Delivery delivery = DeliverInPieces(std::move(bytes), &random_);
   auto decoded = service::DecodeFrame(delivery.segments, delivery.bytes);
@@ -58,6 +63,21 @@ v1::OpenedState StreamWorker::MustOpen(const v1::OpenSequence& open) {
 std::vector<v1::RowResult> StreamWorker::Run(const v1::StreamRequest& step) {
   Send(step);
   return Results(step.step().batch_id(), static_cast<size_t>(step.step().rows_size()));
+}
+
+v1::RowResult StreamWorker::RunOne(const v1::StreamRequest& step) {
+  const std::vector<v1::RowResult> results = Run(step);
+  return results.size() == 1 ? results[0] : v1::RowResult();
+}
+
+v1::SequenceForked StreamWorker::Fork(const v1::StreamRequest& fork) {
+  Send(fork);
+  return Await([](const auto& message) { return message.has_forked(); }).value_or(v1::StreamResponse()).forked();
+}
+
+v1::SequenceClosed StreamWorker::Close(const v1::StreamRequest& close) {
+  Send(close);
+  return Await([](const auto& message) { return message.has_closed(); }).value_or(v1::StreamResponse()).closed();
 }
 
 std::vector<v1::RowResult> StreamWorker::Results(uint64_t batch_id, size_t rows) {

@@ -30,6 +30,8 @@ class StreamWorker {
   StreamWorker(service::Engine* engine, const Options& options);
 
   void Send(const v1::StreamRequest& message) { SendBytes(message.SerializeAsString()); }
+  // The same, whose pieces after the first one the caller has the session take.
+  void Begin(const v1::StreamRequest& message);
   // Bytes that may be no message.
   void SendBytes(std::string bytes);
 
@@ -39,6 +41,11 @@ class StreamWorker {
   v1::OpenedState MustOpen(const v1::OpenSequence& open);
   // Sends a step and returns its answers in the order of its rows. Empty if the step was refused as a whole.
   std::vector<v1::RowResult> Run(const v1::StreamRequest& step);
+  // The same for a step of one row.
+  v1::RowResult RunOne(const v1::StreamRequest& step);
+  // Send a fork or a close and return its answer.
+  v1::SequenceForked Fork(const v1::StreamRequest& fork);
+  v1::SequenceClosed Close(const v1::StreamRequest& close);
 
   // Answers to messages that were sent before.
   std::vector<v1::RowResult> Results(uint64_t batch_id, size_t rows);

@@ -17,7 +17,7 @@ namespace {
 
 TEST(BillTest, PieceTakesNoMoreThanItsLimit) {
   Bill bill;
-  bill.BeginPiece();
+  bill.BeginRow();
   EXPECT_TRUE(bill.Take(kMaxPieceWork - 1));
   EXPECT_FALSE(bill.Take(2));
   EXPECT_FALSE(bill.Take(1)) << "a piece that asked for too much has nothing left";
@@ -25,18 +25,18 @@ TEST(BillTest, PieceTakesNoMoreThanItsLimit) {
   EXPECT_EQ(refusal.reason, Reason::kTooMany);
   EXPECT_EQ(refusal.field, "step.rows[3]");
   EXPECT_EQ(refusal.limit, absl::StrCat("max_piece_work ", kMaxPieceWork));
-  bill.BeginPiece();
+  bill.BeginRow();
   EXPECT_TRUE(bill.Take(kMaxPieceWork)) << "the next one has its own";
 }
 
 TEST(BillTest, PiecesTakeNoMoreThanTheMessage) {
   Bill bill;
   for (uint64_t spent = 0; spent < kMaxMessageWork; spent = bill.spent()) {
-    bill.BeginPiece();
+    bill.BeginRow();
     ASSERT_TRUE(bill.Take(std::min(kMaxPieceWork, kMaxMessageWork - spent)));
     EXPECT_EQ(bill.spent(), std::min(spent + kMaxPieceWork, kMaxMessageWork));
   }
-  bill.BeginPiece();
+  bill.BeginRow();
   EXPECT_TRUE(bill.Take(0));
   EXPECT_FALSE(bill.Take(1));
   const Refusal refusal = bill.TooMuch("position");

@@ -2,11 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <functional>
 #include <random>
 
 #include "service/text/text.h"
 #include "service/wire/compile_parameters.h"
+#include "tests/support/messages.h"
 #include "tests/support/plain_history.h"
 #include "tests/support/scale.h"
 
@@ -18,105 +18,39 @@ using testing::Scaled;
 using v1::SamplingParameters;
 
 struct Options {
-  std::string name;
-  std::function<void(SamplingParameters*)> set;
+  const char* name;
+  const char* parameters;
 };
 
-void AddTokens(v1::TokenSequence* string, std::initializer_list<uint32_t> tokens) {
-  for (const uint32_t token : tokens) string->add_tokens(token);
-}
-
-std::vector<Options> AllOptions() {
-  return {
-      {"dry", [](auto* p) { p->mutable_dry()->set_multiplier(0.8f); }},
-      {"dry_short",
-       [](auto* p) {
-         p->mutable_dry()->set_multiplier(5);
-         p->mutable_dry()->set_base(4);
-         p->mutable_dry()->set_allowed_length(1);
-         AddTokens(p->mutable_dry()->add_sequence_breakers(), {3});
-         p->set_frequency_penalty(0.3f);
-       }},
-      {"dry_window",
-       [](auto* p) {
-         p->mutable_dry()->set_multiplier(0.5f);
-         p->mutable_dry()->set_window(70);
-         AddTokens(p->mutable_dry()->add_sequence_breakers(), {1, 2});
-         AddTokens(p->mutable_dry()->add_sequence_breakers(), {1});
-         AddTokens(p->mutable_dry()->add_sequence_breakers(), {2, 4, 1});
-         p->set_repetition_penalty(1.2f);
-         p->mutable_penalty_scope()->set_window(64);
-       }},
-      {"dry_nested",
-       [](auto* p) {
-         p->mutable_dry()->set_multiplier(0.5f);
-         AddTokens(p->mutable_dry()->add_sequence_breakers(), {1, 2, 1, 3});
-         AddTokens(p->mutable_dry()->add_sequence_breakers(), {2, 1});
-         AddTokens(p->mutable_dry()->add_sequence_breakers(), {3, 1, 2, 1});
-         AddTokens(p->mutable_dry()->add_sequence_breakers(), {1, 1, 2});
-       }},
-      {"dry_narrow",
-       [](auto* p) {
-         p->mutable_dry()->set_multiplier(0.5f);
-         p->mutable_dry()->set_window(9);
-       }},
-      {"dry_flat",
-       [](auto* p) {
-         p->mutable_dry()->set_multiplier(2);
-         p->mutable_dry()->set_base(1);
-         p->mutable_dry()->set_allowed_length(4);
-       }},
-      {"dry_long",
-       [](auto* p) {
-         p->mutable_dry()->set_multiplier(0.01f);
-         p->mutable_dry()->set_base(1.01f);
-       }},
-      {"phases",
-       [](auto* p) {
-         p->set_repetition_penalty(1.2f);
-         v1::Phase& first = *p->add_phases();
-         first.set_max_tokens(3);
-         first.add_then(7);
-         v1::Phase& second = *p->add_phases();
-         for (const uint32_t token : {1u, 2u}) second.add_begin(token);
-         second.add_end(3);
-         second.set_max_tokens(6);
-         second.mutable_parameters()->set_repetition_penalty(1);
-         second.mutable_parameters()->set_frequency_penalty(0.2f);
-         second.mutable_parameters()->add_banned_token_ids(9);
-         v1::Phase& third = *p->add_phases();
-         third.add_begin(4);
-         for (const uint32_t token : {5u, 4u}) third.add_end(token);
-       }},
-      {"ngram", [](auto* p) { p->set_no_repeat_ngram_size(3); }},
-      {"unigram", [](auto* p) { p->set_no_repeat_ngram_size(1); }},
-      {"words_and_stops",
-       [](auto* p) {
-         AddTokens(p->add_bad_words(), {5, 6});
-         AddTokens(p->add_bad_words(), {5, 6, 7});
-         AddTokens(p->add_bad_words(), {8});
-         AddTokens(p->add_bad_words(), {0, 0, 0});
-         AddTokens(p->add_bad_words(), {9, 6});
-         for (const uint32_t token : {11u, 2u}) p->add_stop_token_ids(token);
-         p->set_min_tokens(50);
-       }},
-      {"all",
-       [](auto* p) {
-         p->mutable_dry()->set_multiplier(1);
-         p->mutable_dry()->set_window(200);
-         p->set_no_repeat_ngram_size(4);
-         p->set_presence_penalty(-0.5f);
-         p->set_repetition_penalty(1.1f);
-         p->add_banned_token_ids(4);
-         AddTokens(p->add_bad_words(), {1, 2, 1});
-         p->add_stop_token_ids(0);
-         p->set_min_tokens(400);
-         v1::LogitBias& bias = *p->add_logit_bias();
-         bias.set_token(2);
-         bias.set_bias(1);
-       }},
-  };
-}
+constexpr Options kOptions[] = {
+    {"dry", "dry { multiplier: 0.8 }"},
+    {"dry_short",
+     "dry { multiplier: 5 base: 4 allowed_length: 1 sequence_breakers { tokens: 3 } } frequency_penalty: 0.3"},
+    {"dry_window",
+     "dry { multiplier: 0.5 window: 70 sequence_breakers { tokens: [1, 2] } sequence_breakers { tokens: 1 }"
+     "      sequence_breakers { tokens: [2, 4, 1] } }"
+     "repetition_penalty: 1.2 penalty_scope { window: 64 }"},
+    {"dry_nested",
+     "dry { multiplier: 0.5 sequence_breakers { tokens: [1, 2, 1, 3] } sequence_breakers { tokens: [2, 1] }"
+     "      sequence_breakers { tokens: [3, 1, 2, 1] } sequence_breakers { tokens: [1, 1, 2] } }"},
+    {"dry_narrow", "dry { multiplier: 0.5 window: 9 }"},
+    {"dry_flat", "dry { multiplier: 2 base: 1 allowed_length: 4 }"},
+    {"dry_long", "dry { multiplier: 0.01 base: 1.01 }"},
+    {"phases",
+     "repetition_penalty: 1.2 phases { max_tokens: 3 then: 7 }"
+     "phases { begin: [1, 2] end: 3 max_tokens: 6"
+     "         parameters { repetition_penalty: 1 frequency_penalty: 0.2 banned_token_ids: 9 } }"
+     "phases { begin: 4 end: [5, 4] }"},
+    {"ngram", "no_repeat_ngram_size: 3"},
+    {"unigram", "no_repeat_ngram_size: 1"},
+    {"words_and_stops",
+     "bad_words { tokens: [5, 6] } bad_words { tokens: [5, 6, 7] } bad_words { tokens: 8 }"
+     "bad_words { tokens: [0, 0, 0] } bad_words { tokens: [9, 6] } stop_token_ids: [11, 2] min_tokens: 50"},
+    {"all",
+     "dry { multiplier: 1 window: 200 } no_repeat_ngram_size: 4 presence_penalty: -0.5 repetition_penalty: 1.1"
+     " banned_token_ids: 4 bad_words { tokens: [1, 2, 1] } stop_token_ids: 0 min_tokens: 400"
+     " logit_bias { token: 2 bias: 1 }"},
+};
 
 std::shared_ptr<const SequenceSpec> MakeSpec(const SamplingParameters& parameters, uint32_t vocabulary) {
   auto spec = std::make_shared<SequenceSpec>();
@@ -177,8 +111,7 @@ void Grow(std::mt19937* random, GrowingSequence* sequence) {
 
 TEST_P(HistoryStateTest, EqualsDefinitionsAcrossCutsAndForks) {
   std::mt19937 random(3);
-  SamplingParameters parameters;
-  GetParam().set(&parameters);
+  const SamplingParameters parameters = testing::ParametersOf(GetParam().parameters);
   const auto spec = MakeSpec(parameters, kVocabulary);
   ASSERT_TRUE(spec->stateful());
   std::vector<uint32_t> prompt(60);
@@ -222,7 +155,7 @@ TEST_P(HistoryStateTest, EqualsDefinitionsAcrossCutsAndForks) {
   EXPECT_GE(family.size(), Scaled(5));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, HistoryStateTest, ::testing::ValuesIn(AllOptions()),
+INSTANTIATE_TEST_SUITE_P(All, HistoryStateTest, ::testing::ValuesIn(kOptions),
                          [](const auto& info) { return info.param.name; });
 
 // 100,000 tokens of a text that repeats itself, cut and forked at random: the edits equal, byte for byte, the edits of
@@ -233,8 +166,7 @@ TEST_P(LongHistoryTest, EqualsRebuiltState) {
   constexpr uint32_t kTokens = 100'000;
   constexpr uint32_t kWords = 5000;
   std::mt19937 random(4);
-  SamplingParameters parameters;
-  GetParam().set(&parameters);
+  const SamplingParameters parameters = testing::ParametersOf(GetParam().parameters);
   const auto spec = MakeSpec(parameters, kWords);
   const auto token = [&]() -> uint32_t { return random() % (1 + random() % (1 + random() % kWords)); };
   std::vector<uint32_t> history;
@@ -271,35 +203,18 @@ TEST_P(LongHistoryTest, EqualsRebuiltState) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Some, LongHistoryTest,
-                         ::testing::Values(Options{"dry", AllOptions()[0].set},
-                                           Options{"dry_window",
-                                                   [](auto* p) {
-                                                     p->mutable_dry()->set_multiplier(0.8f);
-                                                     p->mutable_dry()->set_window(32768);
-                                                     p->set_frequency_penalty(0.1f);
-                                                     p->mutable_penalty_scope()->set_window(5000);
-                                                   }},
-                                           Options{"phases",
-                                                   [](auto* p) {
-                                                     p->set_frequency_penalty(0.1f);
-                                                     v1::Phase& phase = *p->add_phases();
-                                                     phase.add_begin(3);
-                                                     phase.add_end(4);
-                                                     phase.mutable_parameters()->set_frequency_penalty(0.7f);
-                                                   }},
-                                           Options{"ngram",
-                                                   [](auto* p) {
-                                                     p->set_no_repeat_ngram_size(3);
-                                                     p->set_repetition_penalty(1.1f);
-                                                   }}),
+constexpr Options kLongOptions[] = {
+    kOptions[0],
+    {"dry_window", "dry { multiplier: 0.8 window: 32768 } frequency_penalty: 0.1 penalty_scope { window: 5000 }"},
+    {"phases", "frequency_penalty: 0.1 phases { begin: 3 end: 4 parameters { frequency_penalty: 0.7 } }"},
+    {"ngram", "no_repeat_ngram_size: 3 repetition_penalty: 1.1"},
+};
+
+INSTANTIATE_TEST_SUITE_P(Some, LongHistoryTest, ::testing::ValuesIn(kLongOptions),
                          [](const auto& info) { return info.param.name; });
 
 TEST(HistoryState, ForcedTokensStandAtTheirPosition) {
-  SamplingParameters parameters;
-  parameters.add_phases()->set_max_tokens(2);
-  for (const uint32_t token : {7u, 8u}) parameters.mutable_phases(0)->add_then(token);
-  const auto spec = MakeSpec(parameters, kVocabulary);
+  const auto spec = MakeSpec(testing::ParametersOf("phases { max_tokens: 2 then: [7, 8] }"), kVocabulary);
   const auto state = Text::Build(spec, std::vector<uint32_t>{1, 2, 3}, 3, 64);
   std::vector<std::optional<uint32_t>> forced;
   for (uint32_t token = 0; token < 6; ++token) {
@@ -314,17 +229,14 @@ TEST(HistoryState, ForcedTokensStandAtTheirPosition) {
 // A state keeps the history that its options need, even if kept_history is small. A child that looks further back than
 // its parent kept cannot be made.
 TEST(HistoryState, KeepsWhatItsOptionsNeed) {
-  SamplingParameters windowed, whole;
-  windowed.mutable_dry()->set_multiplier(1);
-  windowed.mutable_dry()->set_window(1000);
-  whole.mutable_dry()->set_multiplier(1);
-  const auto narrow = MakeSpec(windowed, kVocabulary);
+  const auto narrow = MakeSpec(testing::ParametersOf("dry { multiplier: 1 window: 1000 }"), kVocabulary);
+  const auto wide = MakeSpec(testing::ParametersOf("dry { multiplier: 1 }"), kVocabulary);
   const auto state = Text::Build(narrow, std::vector<uint32_t>(3000, 1), 0, 64);
   EXPECT_GT(state->lowest_truncation(), 2700u);
   EXPECT_LE(state->lowest_truncation(), 2936u);
   EXPECT_NE(state->Fork(narrow, 2950), nullptr);
-  EXPECT_EQ(state->Fork(MakeSpec(whole, kVocabulary), 3000), nullptr);
-  EXPECT_EQ(Text::Build(MakeSpec(whole, kVocabulary), std::vector<uint32_t>(3000, 1), 0, 64)->lowest_truncation(), 0u);
+  EXPECT_EQ(state->Fork(wide, 3000), nullptr);
+  EXPECT_EQ(Text::Build(wide, std::vector<uint32_t>(3000, 1), 0, 64)->lowest_truncation(), 0u);
 }
 
 }  // namespace

@@ -15,14 +15,9 @@ class LedgerTest : public ::testing::Test {
 
   absl::Duration Advice(const Ledger::Owner& owner) { return ledger_.Advice(owner, kTokens); }
 
-  Limits limits_ = [] {
-    Limits limits;
-    limits.replay_tokens_per_second = kTokens;
-    return limits;
-  }();
   testing::FakeClock clock_;
   SystemEntropy entropy_;
-  Ledger ledger_{limits_, &clock_, &entropy_};
+  Ledger ledger_{{.replay_tokens_per_second = kTokens}, &clock_, &entropy_};
 };
 
 TEST_F(LedgerTest, WaitersAreServedInOrder) {

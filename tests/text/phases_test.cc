@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <random>
 
-#include "google/protobuf/text_format.h"
 #include "service/text/look_ahead.h"
 #include "service/text/row.h"
 #include "service/text/text.h"
 #include "service/wire/compile_parameters.h"
+#include "tests/support/messages.h"
 #include "tests/support/plain_history.h"
 #include "tests/support/scale.h"
 
@@ -28,11 +28,7 @@ std::shared_ptr<const SequenceSpec> Spec(const v1::SamplingParameters& parameter
   return spec;
 }
 
-std::shared_ptr<const SequenceSpec> Spec(const std::string& text) {
-  v1::SamplingParameters parameters;
-  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(text, &parameters));
-  return Spec(parameters);
-}
+std::shared_ptr<const SequenceSpec> Spec(const std::string& text) { return Spec(testing::ParametersOf(text)); }
 
 // Returns the phase of each position of `tokens`, the last one behind them, and a word for each forced token.
 std::vector<std::string> PlacesOf(const std::string& parameters, const std::vector<uint32_t>& tokens, uint32_t prompt) {

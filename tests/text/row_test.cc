@@ -6,6 +6,7 @@
 #include "service/clock.h"
 #include "service/observer.h"
 #include "service/sequence/granted_row.h"
+#include "tests/support/expect_error.h"
 
 namespace sortition::service::row_test {
 namespace {
@@ -82,10 +83,7 @@ TEST_F(RowTest, DrawAdvancesItsSequenceOnce) {
 
 TEST_F(RowTest, GrantedRowHoldsItsSequence) {
   SequenceRow run = Granted(Plan(1));
-  const auto other = GrantRow(sequence_, Plan(2), nullptr);
-  ASSERT_TRUE(std::holds_alternative<Refusal>(other));
-  EXPECT_EQ(std::get<Refusal>(other).reason, Reason::kStepInFlight);
-  EXPECT_EQ(std::get<Refusal>(other).field, "step.rows[3].step_id");
+  EXPECT_EQ(ExpectRefusal(GrantRow(sequence_, Plan(2), nullptr), Reason::kStepInFlight).field, "step.rows[3].step_id");
   run.Abort();
   Granted(Plan(2)).Abort();
 }

@@ -7,6 +7,7 @@
 #include "service/sequence/sequence.h"
 #include "service/text/cost.h"
 #include "service/text/history/history_hash.h"
+#include "tests/support/expect_error.h"
 
 namespace sortition::service::sequence_rules_test {
 namespace {
@@ -105,10 +106,9 @@ TEST_F(SequenceRules, LongResultIsNotKept) {
             kMaxRepeatedBytes / sizeof(kernels::TokenBits));
   EXPECT_LT(sequence_.bytes(), kMaxRepeatedBytes);
   begun = sequence_.Begin(owner_, Intent(1, 3, hash_));
-  ASSERT_TRUE(std::holds_alternative<Refusal>(begun));
-  EXPECT_EQ(std::get<Refusal>(begun).reason, Reason::kHistoryRequired);
-  EXPECT_EQ(std::get<Refusal>(begun).field, "step_id");
-  EXPECT_EQ(std::get<Refusal>(begun).limit, absl::StrCat("max_repeated_bytes ", kMaxRepeatedBytes));
+  const Refusal why = ExpectRefusal(begun, Reason::kHistoryRequired);
+  EXPECT_EQ(why.field, "step_id");
+  EXPECT_EQ(why.limit, absl::StrCat("max_repeated_bytes ", kMaxRepeatedBytes));
   auto prompt = Prompt();
   ASSERT_TRUE(std::holds_alternative<SequencePosition>(sequence_.TakeOver(owner_, spec_, &prompt)));
   EXPECT_TRUE(std::holds_alternative<StepGrant>(sequence_.Begin(owner_, Intent(1, 3, hash_))));
@@ -199,10 +199,8 @@ TEST_F(SequenceRules, LongHistoryIsNotReadAnew) {
   const auto more = static_cast<uint32_t>(kMaxPieceWork / (price::kRewrittenToken * RewriteTimes(true, 0))) + 1;
   auto state = Text::Build(parent, std::vector<uint32_t>(more, 7), 0, kKept);
   ASSERT_TRUE(std::holds_alternative<SequencePosition>(sequence_.TakeOver(owner_, parent, &state)));
-  const auto forked = Fork(owner_, child, std::nullopt);
-  ASSERT_TRUE(std::holds_alternative<Refusal>(forked));
-  EXPECT_EQ(std::get<Refusal>(forked).reason, Reason::kHistoryRequired);
-  EXPECT_EQ(std::get<Refusal>(forked).limit, absl::StrCat("max_piece_work ", kMaxPieceWork));
+  EXPECT_EQ(ExpectRefusal(Fork(owner_, child, std::nullopt), Reason::kHistoryRequired).limit,
+            absl::StrCat("max_piece_work ", kMaxPieceWork));
   EXPECT_EQ(Fork(owner_, child, more * 99 / 100).index(), 0u);
   EXPECT_EQ(Fork(owner_, parent, std::nullopt).index(), 0u);
 }
@@ -214,14 +212,12 @@ TEST_F(SequenceRules, RewritesArePricedByTheirTokens) {
   intent.append_tokens = {5, 6};
   const uint64_t work = 3 * price::kRewrittenToken * RewriteTimes(*spec_);
   Bill bill;
-  bill.BeginPiece();
+  bill.BeginRow();
   ASSERT_TRUE(bill.Take(kMaxPieceWork - work + 1));
-  auto begun = sequence_.Begin(owner_, intent, {}, &bill);
-  ASSERT_TRUE(std::holds_alternative<Refusal>(begun));
-  EXPECT_EQ(std::get<Refusal>(begun).reason, Reason::kHistoryRequired);
-  EXPECT_EQ(std::get<Refusal>(begun).field, "truncate_to");
-  EXPECT_EQ(std::get<Refusal>(begun).limit, absl::StrCat("max_piece_work ", kMaxPieceWork));
-  bill.BeginPiece();
+  const Refusal why = ExpectRefusal(sequence_.Begin(owner_, intent, {}, &bill), Reason::kHistoryRequired);
+  EXPECT_EQ(why.field, "truncate_to");
+  EXPECT_EQ(why.limit, absl::StrCat("max_piece_work ", kMaxPieceWork));
+  bill.BeginRow();
   EXPECT_TRUE(std::holds_alternative<StepGrant>(sequence_.Begin(owner_, intent, {}, &bill)));
 }
 
@@ -243,7 +239,7 @@ TEST_F(SequenceRules, EditsOfAMessageAreBounded) {
     return sequence_.Begin(owner_, intent, drafts, bill);
   };
   const auto expect_refused = [&](Reason reason, const std::string& limit) {
-    message.BeginPiece();
+    message.BeginRow();
     auto begun = begin(EditsUse::kTogether, &message);
     ASSERT_TRUE(std::holds_alternative<Refusal>(begun));
     EXPECT_EQ(std::get<Refusal>(begun).reason, reason);
@@ -252,7 +248,7 @@ TEST_F(SequenceRules, EditsOfAMessageAreBounded) {
   };
   ASSERT_NO_FATAL_FAILURE(expect_refused(Reason::kTooMany, absl::StrCat("max_piece_work ", kMaxPieceWork)));
   for (Bill* bill : {&message, static_cast<Bill*>(nullptr)}) {
-    message.BeginPiece();
+    message.BeginRow();
     auto begun = begin(bill != nullptr ? EditsUse::kInTurn : EditsUse::kTogether, bill);
     ASSERT_TRUE(std::holds_alternative<StepGrant>(begun));
     EXPECT_EQ(std::get<StepGrant>(begun).views.size(), 65u);
@@ -260,7 +256,7 @@ TEST_F(SequenceRules, EditsOfAMessageAreBounded) {
   }
   // A row after others may come again alone.
   while (message.spent() < kMaxMessageWork) {
-    message.BeginPiece();
+    message.BeginRow();
     message.Take(kMaxPieceWork);
   }
   ASSERT_NO_FATAL_FAILURE(expect_refused(Reason::kOverloaded, absl::StrCat("max_message_work ", kMaxMessageWork)));
@@ -310,17 +306,13 @@ TEST_F(SequenceRules, HighestEpochOwnsLoserChangesNothing) {
   const uint64_t ticket = std::get<StepGrant>(begun).ticket;
   ASSERT_TRUE(std::holds_alternative<SequencePosition>(sequence_.TakeOver(newer, spec_, nullptr)));
   // The former owner's result comes too late, and its next steps are refused.
-  auto late = sequence_.Commit(ticket, Token(42));
-  ASSERT_TRUE(std::holds_alternative<Refusal>(late));
-  EXPECT_EQ(std::get<Refusal>(late).reason, Reason::kSuperseded);
+  ExpectRefusal(sequence_.Commit(ticket, Token(42)), Reason::kSuperseded);
   EXPECT_EQ(WhyNot(owner_, Intent(2, 3, hash_)), Reason::kSuperseded);
   for (const SequenceOwner& loser : {owner_, SequenceOwner{11, 3}}) {
     auto prompt = Prompt();
     auto taken = sequence_.TakeOver(loser, spec_, &prompt);
     EXPECT_NE(prompt, nullptr) << "taken although refused";
-    ASSERT_TRUE(std::holds_alternative<Refusal>(taken));
-    EXPECT_EQ(std::get<Refusal>(taken).reason, Reason::kSuperseded);
-    EXPECT_EQ(std::get<Refusal>(taken).limit, "> 11");
+    EXPECT_EQ(ExpectRefusal(taken, Reason::kSuperseded).limit, "> 11");
   }
   auto fresh = sequence_.Begin(newer, Intent(1, 3, hash_));
   ASSERT_TRUE(std::holds_alternative<StepGrant>(fresh));
@@ -348,9 +340,7 @@ TEST_F(SequenceRules, StateOfOtherOptionsIsNotKept) {
     ASSERT_TRUE(std::holds_alternative<SequencePosition>(sequence.TakeOver(owner_, spec_, &prompt)));
     auto other = Spec();
     change(*other);
-    auto taken = sequence.TakeOver({11, 2}, other, nullptr);
-    ASSERT_TRUE(std::holds_alternative<Refusal>(taken));
-    EXPECT_EQ(std::get<Refusal>(taken).reason, Reason::kHistoryRequired);
+    ExpectRefusal(sequence.TakeOver({11, 2}, other, nullptr), Reason::kHistoryRequired);
   }
 }
 
@@ -360,9 +350,7 @@ TEST_F(SequenceRules, AnswerOfOtherOptionsIsNotRepeated) {
   auto other = Spec();
   other->parameters.top_k = 5;
   ASSERT_TRUE(std::holds_alternative<SequencePosition>(sequence_.TakeOver({11, 2}, other, nullptr)));
-  auto begun = sequence_.Begin({11, 2}, intent);
-  ASSERT_TRUE(std::holds_alternative<Refusal>(begun));
-  EXPECT_EQ(std::get<Refusal>(begun).reason, Reason::kHistoryRequired);
+  ExpectRefusal(sequence_.Begin({11, 2}, intent), Reason::kHistoryRequired);
 }
 
 // To destroy a long history takes long, and others wait for the lock meanwhile.
@@ -395,9 +383,7 @@ TEST_F(SequenceRules, RetiredSequenceAsksForReplay) {
   const RowResult first = Run(Intent(1, 3, hash_), 42);
   auto begun = sequence_.Begin(owner_, Intent(2, 4, first.history_hash));
   ASSERT_FALSE(sequence_.RetireUpTo(UINT64_MAX).has_value());
-  const auto late = sequence_.Commit(std::get<StepGrant>(begun).ticket, Token(1));
-  ASSERT_TRUE(std::holds_alternative<Refusal>(late));
-  EXPECT_EQ(std::get<Refusal>(late).reason, Reason::kStepCancelled);
+  ExpectRefusal(sequence_.Commit(std::get<StepGrant>(begun).ticket, Token(1)), Reason::kStepCancelled);
   EXPECT_EQ(WhyNot(owner_, Intent(2, 4, first.history_hash)), Reason::kHistoryRequired);
 }
 

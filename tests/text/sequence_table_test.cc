@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "tests/support/expect_error.h"
 
 namespace sortition::service::sequence_table_test {
 namespace {
@@ -168,10 +169,7 @@ TEST_F(SequenceTableTest, SentHistoryIsSparedUntilFirstStep) {
   limits_.replay_guard = absl::Seconds(1);
   Open(0);
   const auto second = Open(1);
-  const auto third = Open(2);
-  ASSERT_TRUE(std::holds_alternative<Refusal>(third));
-  EXPECT_EQ(std::get<Refusal>(third).reason, Reason::kOverloaded);
-  EXPECT_GT(std::get<Refusal>(third).retry_after, absl::ZeroDuration());
+  EXPECT_GT(ExpectRefusal(Open(2), Reason::kOverloaded).retry_after, absl::ZeroDuration());
   table().Touch(Key(1), std::get<SequenceTable::Opened>(second).sequence.get());
   EXPECT_TRUE(std::holds_alternative<SequenceTable::Opened>(Open(2)));
   EXPECT_FALSE(Known(1));
@@ -183,9 +181,7 @@ TEST_F(SequenceTableTest, RefusedOpenKeepsOwnersGuard) {
   limits_.max_sequences = 1;
   limits_.replay_guard = absl::Seconds(1);
   Open(0);
-  const auto ghost = table().Open(Key(0), {0, 2}, Spec(), nullptr);
-  ASSERT_TRUE(std::holds_alternative<Refusal>(ghost));
-  EXPECT_EQ(std::get<Refusal>(ghost).reason, Reason::kSuperseded);
+  ExpectRefusal(table().Open(Key(0), {0, 2}, Spec(), nullptr), Reason::kSuperseded);
   ASSERT_TRUE(std::holds_alternative<Refusal>(Open(1))) << "the owner's first step is on its way";
   clock_.now += absl::Seconds(1);
   EXPECT_TRUE(std::holds_alternative<SequenceTable::Opened>(Open(1)));
@@ -235,10 +231,7 @@ TEST_F(SequenceTableTest, SequenceWithStepInFlightIsNeverEvicted) {
   intent.history_hash = opened.at.history_hash;
   auto begun = opened.sequence->Begin({1, 1}, intent);
   ASSERT_TRUE(std::holds_alternative<StepGrant>(begun));
-  auto refused = Open(1);
-  ASSERT_TRUE(std::holds_alternative<Refusal>(refused));
-  EXPECT_EQ(std::get<Refusal>(refused).reason, Reason::kOverloaded);
-  EXPECT_GT(std::get<Refusal>(refused).retry_after, absl::ZeroDuration());
+  EXPECT_GT(ExpectRefusal(Open(1), Reason::kOverloaded).retry_after, absl::ZeroDuration());
   opened.sequence->Abort(std::get<StepGrant>(begun).ticket);
   EXPECT_TRUE(std::holds_alternative<SequenceTable::Opened>(Open(1)));
 }
@@ -251,9 +244,7 @@ TEST_F(SequenceTableTest, EvictedSequenceHeldByStreamAsksReplay) {
   intent.step_id = 1;
   intent.position = opened.at.position;
   intent.history_hash = opened.at.history_hash;
-  auto begun = opened.sequence->Begin({1, 1}, intent);
-  ASSERT_TRUE(std::holds_alternative<Refusal>(begun));
-  EXPECT_EQ(std::get<Refusal>(begun).reason, Reason::kHistoryRequired);
+  ExpectRefusal(opened.sequence->Begin({1, 1}, intent), Reason::kHistoryRequired);
 }
 
 TEST_F(SequenceTableTest, ReplayRestoresEvictedSequence) {
@@ -309,10 +300,7 @@ TEST_F(SequenceTableTest, CountsHoldUnderThreads) {
 
 TEST_F(SequenceTableTest, LowerEpochClosesNothing) {
   Open(0);
-  const auto refused = table().Close(Key(0), 0);
-  ASSERT_TRUE(std::holds_alternative<Refusal>(refused));
-  EXPECT_EQ(std::get<Refusal>(refused).reason, Reason::kSuperseded);
-  EXPECT_EQ(std::get<Refusal>(refused).limit, ">= 1");
+  EXPECT_EQ(ExpectRefusal(table().Close(Key(0), 0), Reason::kSuperseded).limit, ">= 1");
   EXPECT_EQ(table().live_sequences(), 1u);
   EXPECT_GE(std::get<uint64_t>(table().Close(Key(0), 1)), sizeof(Sequence));
   EXPECT_EQ(std::get<uint64_t>(table().Close(Key(0), 1)), 0u);
@@ -381,9 +369,7 @@ TEST_F(SequenceTableTest, TenantsAndWorkerSessionsAreApart) {
   Open(0);
   for (const SequenceKey& other :
        {SequenceKey{"another", "worker", "request-0"}, SequenceKey{"default", "other", "request-0"}}) {
-    auto opened = table().Open(other, {1, 1}, Spec(), nullptr);
-    ASSERT_TRUE(std::holds_alternative<Refusal>(opened));
-    EXPECT_EQ(std::get<Refusal>(opened).reason, Reason::kHistoryRequired);
+    ExpectRefusal(table().Open(other, {1, 1}, Spec(), nullptr), Reason::kHistoryRequired);
   }
 }
 
