@@ -81,8 +81,8 @@ def break_even(figures):
     return svg((720, 400), "Microseconds a row, by rows a step and by transport", parts)
 
 
-ENGINES = (("vllm_16_full", "vLLM, 16 texts: filters, penalty"), ("vllm_16_greedy", "vLLM, 16 texts: greedy"),
-           ("hf_32_full", "Transformers, 32 texts: filters, penalty"),
+ENGINES = (("vllm_16_full", "vLLM, 16 texts: filters, penalty"), ("vllm_16_top_p", "vLLM, 16 texts: top-p alone"),
+           ("vllm_16_greedy", "vLLM, 16 texts: greedy"), ("hf_32_full", "Transformers, 32 texts: filters, penalty"),
            ("llama_server_32", "llama-server, 32 texts: filters, penalties"))
 BARS = (("own", "the engine alone", "#636363"), ("in_process", "Sortition in process", "#1b7837"),
         ("service", "Sortition as a service, Unix socket", "#2166ac"))

