@@ -7,6 +7,7 @@
 
 #include "absl/container/node_hash_map.h"
 #include "absl/strings/str_cat.h"
+#include "google/protobuf/message.h"
 #include "google/protobuf/wire_format_lite.h"
 #include "kernels/check.h"
 #include "service/limits.h"
@@ -35,7 +36,7 @@ struct Shape {
     WireFormatLite::WireType form = WireFormatLite::WIRETYPE_VARINT;  // one element's
     bool is_repeated = false;
     bool is_packable = false;
-    bool is_part = false;  // not a number, which costs no more memory than a few times its bytes
+    uint32_t parts = 0;  // that an element counts for; of numbers, the list
     bool is_enum = false;
     uint64_t known_values = 0;  // an enum's: a bit for each value below 64
   };
@@ -55,6 +56,13 @@ uint64_t KnownValues(const google::protobuf::EnumDescriptor& type) {
     if (number >= 0 && number < 64) values |= uint64_t{1} << number;
   }
   return values;
+}
+
+// Returns the parts that a message counts for beyond one: it takes longer to make and to free than a small one.
+uint32_t PartsOf(const Descriptor& type) {
+  constexpr size_t kPartBytes = 160;  // a row has fewer
+  const auto* const empty = google::protobuf::MessageFactory::generated_factory()->GetPrototype(&type);
+  return static_cast<uint32_t>(empty->SpaceUsedLong() / kPartBytes);
 }
 
 // Returns the shape of a type. The table is thread-local, so that no lock is taken.
@@ -77,7 +85,8 @@ const Shape& ShapeOf(const Descriptor& type) {
     its.form = WireFormatLite::WireTypeForFieldType(static_cast<WireFormatLite::FieldType>(field.type()));
     its.is_repeated = field.is_repeated();
     its.is_packable = field.is_packable();
-    its.is_part = its.form == WireFormatLite::WIRETYPE_LENGTH_DELIMITED;
+    its.parts = field.is_packable() || its.form == WireFormatLite::WIRETYPE_LENGTH_DELIMITED ? 1 : 0;
+    if (field.message_type() != nullptr) its.parts += PartsOf(*field.message_type());
     its.is_enum = field.enum_type() != nullptr;
     if (its.is_enum) its.known_values = KnownValues(*field.enum_type());
   }
@@ -202,18 +211,18 @@ class Scanner {
       const bool is_packed =
           known != nullptr && known->is_packable && form == WireFormatLite::WIRETYPE_LENGTH_DELIMITED;
       const bool is_unknown = known == nullptr || (form != known->form && !is_packed);
-      scan_.parts += is_unknown ? kPartsOfUnknown : known->is_part ? 1 : 0;
-      if (scan_.parts > kMaxMessageParts) return End(WireScan::End::kTooManyParts, bytes);
       if (is_unknown) {
         // The fields of a group would not be counted.
         if (form == WireFormatLite::WIRETYPE_START_GROUP) return End(WireScan::End::kGroup, bytes);
         scan_.may_have_unknown = true;
+        if (!Count(kPartsOfUnknown, bytes)) return;
         bytes->Skip(tag);
         continue;
       }
       const uint64_t bit = uint64_t{1} << known->slot;
       const bool is_first = (seen & bit) == 0;
       seen |= bit;
+      if ((is_first || !known->is_packable) && !Count(known->parts, bytes)) return;
       if (known->is_repeated) {
         counts[known->slot] = is_first ? 1 : counts[known->slot] + 1;
       } else if (is_first) {
@@ -236,6 +245,14 @@ class Scanner {
         bytes->Skip(tag);
       }
     }
+  }
+
+  // Returns false, and ends the scan, if there are too many.
+  bool Count(uint32_t parts, Bytes* bytes) {
+    scan_.parts += parts;
+    if (scan_.parts <= kMaxMessageParts) return true;
+    End(WireScan::End::kTooManyParts, bytes);
+    return false;
   }
 
   void End(WireScan::End end, Bytes* bytes) {
