@@ -76,7 +76,7 @@ TEST(PartCount, MessagesWithinEachOtherTakeNoStack) {
   const uint32_t deepest = PartsOf(open(100));
   EXPECT_LE(PartsOf(open(20'000)), deepest + kParameters);
   EXPECT_FALSE(message.ParseFromString(open(20'000)));
-  EXPECT_GT(deepest, PartsOf(open(99)));
+  EXPECT_GT(deepest, PartsOf(open(98)));
   EXPECT_TRUE(message.ParseFromString(open(100)));
 }
 
