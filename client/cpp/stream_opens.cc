@@ -215,7 +215,10 @@ void StreamState::SendOpen(Link* link, const std::shared_ptr<SequenceRecord>& re
   if (IsTooLarge(link, *record, with_history ? bytes + kHistoryBytes + kTokenBytes : bytes, now)) return;
   absl::MutexLock lock(&record->mutex);
   if (with_history) {
-    const uint64_t fit = (link->max_message_bytes - bytes - kHistoryBytes) / kTokenBytes;
+    const uint64_t most_bytes = std::min(link->max_message_bytes, service::kMaxFieldBytes);
+    // The service refuses parameters beside which no token has room.
+    const uint64_t room = most_bytes - std::min(most_bytes, bytes + kHistoryBytes);
+    const uint64_t fit = std::max<uint64_t>(room / kTokenBytes, 1);
     const uint64_t most = std::min<uint64_t>(options_.limits.history_piece_tokens, fit);
     const std::vector<uint32_t>& tokens = record->history.tokens();
     sent.history_tokens = tokens.size();

@@ -125,7 +125,8 @@ class SampleCalls::Call final : public QueueEvent {
     grpc::Slice whole;
     if (request_.Valid() && !request_.DumpToSingleSlice(&whole).ok()) return NoMessage();
     request_.Clear();
-    auto message = service::DecodeSample({reinterpret_cast<const char*>(whole.begin()), whole.size()});
+    auto message = service::DecodeSample({reinterpret_cast<const char*>(whole.begin()), whole.size()},
+                                         surroundings_.engine->limits());
     if (auto* refusal = std::get_if<Refusal>(&message)) return std::move(*refusal);
     message_ = std::get<std::shared_ptr<const v1::SampleRequest>>(std::move(message));
     return std::nullopt;

@@ -144,7 +144,8 @@ StreamShell::StreamShell(const Options& options, std::unique_ptr<StreamTransport
 void StreamShell::TakeMessage(std::span<const devices::ByteSegment> segments, std::shared_ptr<const void> owner,
                               uint64_t bytes, service::Submitter thread) {
   options_.engine->observer().MessageReceived(options_.transport, bytes);
-  auto decoded = service::DecodeFrame(segments, std::move(owner), [this] { return session_.NewStep(); });
+  auto decoded = service::DecodeFrame(
+      segments, std::move(owner), [this] { return session_.NewStep(); }, options_.engine->limits());
   if (const auto* refusal = std::get_if<service::Refusal>(&decoded)) {
     session_.OnRejectedFrame(*refusal);
     return;

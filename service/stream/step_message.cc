@@ -31,7 +31,7 @@ StepMessage::StepMessage(Engine* engine, std::shared_ptr<StreamContext> stream, 
 }
 
 StepMessage::~StepMessage() {
-  stream_->Reuse(std::unique_ptr<v1::Step>(frame_.message.release_step()), frame_.message_bytes);
+  stream_->Reuse(std::unique_ptr<v1::Step>(frame_.message.release_step()), frame_.message_bytes, frame_.scan.parts);
 }
 
 void StepMessage::SetShape(StepShape shape) {
@@ -57,10 +57,9 @@ const std::byte* StepMessage::DraftRow(uint32_t row) const {
 }
 
 const Refusal* StepMessage::FindSetTwice(uint32_t index) const {
-  for (const SetTwice& twice : frame_.scan.set_twice) {
-    if (twice.row == index) return &twice.refusal;
-  }
-  return nullptr;
+  const std::vector<SetTwice>& all = frame_.scan.set_twice;
+  const auto twice = std::ranges::lower_bound(all, index, {}, [](const SetTwice& each) { return *each.row; });
+  return twice != all.end() && twice->row == index ? &twice->refusal : nullptr;
 }
 
 std::optional<Refusal> StepMessage::FindUnknownInRow(uint32_t index) const {

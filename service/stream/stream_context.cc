@@ -8,10 +8,13 @@
 namespace sortition::service {
 namespace {
 
-// Steps whose messages are reused: a stream seldom has more in flight. A message keeps the memory that its parts took,
-// some ten times its bytes.
+// Steps whose messages are reused: a stream seldom has more in flight. A message keeps the memory that it took.
 constexpr size_t kMostSpare = 2;
-constexpr uint64_t kMostSpareBytes = 16 << 10;
+constexpr uint64_t kMostSpareMemory = 64 << 10;
+// The most memory that a part takes, and a byte beside: a list of one-byte numbers grows by doubling.
+constexpr uint64_t kPartMemory = 256;
+constexpr uint64_t kByteMemory = 8;
+static_assert(sizeof(v1::StepRow) <= kPartMemory);
 // A message of more bytes takes about a millisecond to read.
 constexpr uint64_t kLongMessage = 1 << 18;
 
@@ -64,8 +67,8 @@ std::unique_ptr<v1::Step> StreamContext::NewStep() {
   return std::make_unique<v1::Step>();
 }
 
-void StreamContext::Reuse(std::unique_ptr<v1::Step> step, uint64_t bytes) {
-  if (bytes > kMostSpareBytes) return;
+void StreamContext::Reuse(std::unique_ptr<v1::Step> step, uint64_t bytes, uint64_t parts) {
+  if (bytes * kByteMemory + parts * kPartMemory > kMostSpareMemory) return;
   step->Clear();
   absl::MutexLock lock(&mutex_);
   if (!closed_ && spare_.size() < kMostSpare) spare_.push_back(std::move(step));

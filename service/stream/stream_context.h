@@ -73,8 +73,9 @@ class StreamContext {
 
   // Returns an empty message, with the memory of one that was given to Reuse if there is one.
   std::unique_ptr<v1::Step> NewStep();
-  // Takes the message of a step that is over. `bytes`: its size.
-  void Reuse(std::unique_ptr<v1::Step> step, uint64_t bytes);
+  // Takes the message of a step that is over. It is freed if it may hold much memory. `bytes`: its size, `parts`: those
+  // of its scan.
+  void Reuse(std::unique_ptr<v1::Step> step, uint64_t bytes, uint64_t parts);
 
   // Returns true the first time.
   bool Drain();

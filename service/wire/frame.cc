@@ -82,7 +82,7 @@ Refusal Malformed(std::string message) { return Refusal{Reason::kMalformedMessag
 }  // namespace
 
 std::variant<Frame, Refusal> DecodeFrame(std::span<const devices::ByteSegment> segments,
-                                         std::shared_ptr<const void> owner, NewStep new_step) {
+                                         std::shared_ptr<const void> owner, NewStep new_step, const Limits& limits) {
   Frame frame;
   frame.owner = std::move(owner);
   for (const devices::ByteSegment& segment : segments) frame.bytes += segment.size;
@@ -138,18 +138,16 @@ std::variant<Frame, Refusal> DecodeFrame(std::span<const devices::ByteSegment> s
     }
     if (!complete) return Malformed("truncated field");
   }
-  if (!HasAtMostParts(small, *v1::StreamRequest::descriptor(), kMaxMessageParts)) {
-    return Refusal{Reason::kTooMany, "message", Bounds::max_message_parts().Text(),
-                   "has more messages and strings within it"};
-  }
+  const Bound most_rows = Bounds(limits).max_step_positions();
+  frame.scan = ScanStream(small, static_cast<uint32_t>(most_rows.value));
+  if (auto refusal = WhyNotRead(frame.scan, "step.rows", most_rows, "StreamRequest")) return *std::move(refusal);
   frame.message_bytes = small.size();
   if (is_step) frame.message.set_allocated_step(new_step().release());
   // Without this, protobuf doubles the list as it reads, which takes longer than its tokens.
-  if (const uint32_t tokens = CountHistoryTokens(small); tokens > 0) {
+  if (const uint32_t tokens = frame.scan.history_tokens; tokens > 0) {
     frame.message.mutable_open()->mutable_history()->mutable_tokens()->Reserve(static_cast<int>(tokens));
   }
   if (!frame.message.MergeFromString(small)) return Malformed("not a sortition.v1.StreamRequest");
-  frame.scan = ScanStream(small);
   for (SetTwice& twice : frame.scan.set_twice) {
     // An answer cannot say which of two kinds it is for.
     if (!absl::StrContains(twice.refusal.field, '.')) return std::move(twice.refusal);

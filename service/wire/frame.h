@@ -43,7 +43,7 @@ struct Frame {
   std::shared_ptr<const void> owner;
   uint64_t bytes = 0;          // size of the whole encoded message
   uint64_t message_bytes = 0;  // the same without payloads
-  StreamScan scan;             // facts about the encoding that protobuf has dropped from `message`
+  WireScan scan;               // facts about the encoding that protobuf has dropped from `message`
 };
 
 // Makes an empty Step, for DecodeFrame: maybe one that has memory from an earlier use.
@@ -52,9 +52,10 @@ inline std::unique_ptr<v1::Step> MakeStep() { return std::make_unique<v1::Step>(
 
 // Takes an encoded StreamRequest apart without copying its payloads. `segments` are the message's bytes in order and
 // live as long as `owner`. A step is parsed into one of `new_step`. Refuses bytes that are no message of the contract
-// with MALFORMED_MESSAGE, more than kMaxPayloads payloads, kMaxFieldBytes or kMaxMessageParts parts (wire_scan.h) with
-// TOO_MANY, and two kinds with CONTRADICTION. Thread-safe.
+// with MALFORMED_MESSAGE, more than kMaxPayloads payloads, kMaxFieldBytes, kMaxMessageParts parts (wire_scan.h) or
+// max_step_positions rows with TOO_MANY, before it parses them, and two kinds with CONTRADICTION. Thread-safe.
 std::variant<Frame, Refusal> DecodeFrame(std::span<const devices::ByteSegment> segments,
-                                         std::shared_ptr<const void> owner, NewStep new_step = MakeStep);
+                                         std::shared_ptr<const void> owner, NewStep new_step = MakeStep,
+                                         const Limits& limits = Limits());
 
 }  // namespace sortition::service

@@ -17,14 +17,17 @@
 
 namespace sortition::service {
 
-std::variant<std::shared_ptr<const v1::SampleRequest>, Refusal> DecodeSample(absl::string_view bytes) {
-  if (!HasAtMostParts(bytes, *v1::SampleRequest::descriptor(), kMaxMessageParts)) {
-    return Refusal{Reason::kTooMany, "message", Bounds::max_message_parts().Text(),
-                   "has more fields than a message may"};
+std::variant<std::shared_ptr<const v1::SampleRequest>, Refusal> DecodeSample(absl::string_view bytes,
+                                                                             const Limits& limits) {
+  if (!HasAtMostBytesBeside(v1::SampleRequest::kLogitsFieldNumber, bytes, kMaxFieldBytes)) {
+    return Refusal{Reason::kTooMany, "message", Bounds::max_field_bytes().Text(), "has more bytes beside the logits"};
   }
+  const Bound most_rows = Bounds(limits).max_step_positions();
+  WireScan scan = ScanSample(bytes, static_cast<uint32_t>(most_rows.value));
+  if (auto refusal = WhyNotRead(scan, "rows", most_rows, "SampleRequest")) return *std::move(refusal);
+  if (!scan.set_twice.empty()) return std::move(scan.set_twice.front().refusal);
   auto message = std::make_shared<v1::SampleRequest>();
   if (!message->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return NoSampleRequest();
-  if (auto twice = FindSetTwice(bytes, *v1::SampleRequest::descriptor())) return std::move(twice->refusal);
   return message;
 }
 

@@ -24,9 +24,10 @@ std::string SampleRowField(int index);
 // Returns the path of the field that is `step_field` in a stream's step with the same rows.
 std::string ToSampleField(absl::string_view step_field);
 
-// Returns the message of a call. Refuses bytes that are none, fields that are set twice and more than kMaxMessageParts
-// parts (wire_scan.h).
-std::variant<std::shared_ptr<const v1::SampleRequest>, Refusal> DecodeSample(absl::string_view bytes);
+// Returns the message of a call. Refuses bytes that are none, fields that are set twice, and more than kMaxFieldBytes
+// beside the logits, kMaxMessageParts parts (wire_scan.h) or max_step_positions rows, before it parses them.
+std::variant<std::shared_ptr<const v1::SampleRequest>, Refusal> DecodeSample(absl::string_view bytes,
+                                                                             const Limits& limits = Limits());
 // Returns the refusal of a call whose bytes are no message.
 Refusal NoSampleRequest();
 

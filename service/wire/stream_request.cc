@@ -15,8 +15,11 @@ std::optional<Refusal> CheckFrame(const Frame& frame, const Limits& limits) {
   if (frame.scan.may_have_unknown) {
     if (auto refusal = FindUnknownBesideRows(frame.message)) return refusal;
   }
-  for (const SetTwice& twice : frame.scan.set_twice) {
-    if (!twice.row || (twice.is_task && IsPlacedByRow(frame.message.step(), *twice.row))) return twice.refusal;
+  if (!frame.scan.set_twice.empty()) {
+    const std::optional<uint32_t> placed = FindLastPlaced(frame.message.step());
+    for (const SetTwice& twice : frame.scan.set_twice) {
+      if (!twice.row || (twice.is_task && twice.row < placed)) return twice.refusal;
+    }
   }
   if (frame.message.has_step() || frame.message.has_upload_mask() || frame.payloads.empty()) return std::nullopt;
   return Refusal{Reason::kContradiction, "payloads[0]", "", "nothing refers to this payload"};

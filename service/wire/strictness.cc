@@ -1,7 +1,7 @@
 // Walks messages by reflection, so that messages added to the contract are covered.
 #include "service/wire/strictness.h"
 
-#include <set>
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -85,74 +85,81 @@ const std::vector<const FieldDescriptor*>& FieldsToSearch(const Descriptor& type
       const FieldDescriptor* const field = type.field(i);
       if (IsSearched(*field)) it->second.push_back(field);
     }
+    std::ranges::sort(it->second, {}, &FieldDescriptor::number);
   }
   return it->second;
 }
 
-// Returns true if everything but the field `skipped` is known. Does not build the path that an error needs.
-bool IsKnown(const Message& message, const FieldDescriptor* skipped = nullptr) {
-  const Reflection& reflection = *message.GetReflection();
-  if (!reflection.GetUnknownFields(message).empty()) return false;
-  for (const FieldDescriptor* field : FieldsToSearch(*message.GetDescriptor())) {
-    if (field == skipped) continue;
-    const bool is_message = field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE;
-    const int size = field->is_repeated() ? reflection.FieldSize(message, field) : reflection.HasField(message, field);
-    for (int i = 0; i < size; ++i) {
-      if (is_message) {
-        const Message& below = field->is_repeated() ? reflection.GetRepeatedMessage(message, field, i)
-                                                    : reflection.GetMessage(message, field);
-        if (!IsKnown(below, skipped)) {
-          return false;
-        }
-      } else {
-        const int value = field->is_repeated() ? reflection.GetRepeatedEnumValue(message, field, i)
-                                               : reflection.GetEnumValue(message, field);
-        if (field->enum_type()->FindValueByNumber(value) == nullptr) return false;
-      }
+// Searches a message once. Only a refusal has its path made.
+class Search {
+  // A field on the way to a message.
+  struct Place {
+    const Place* above;
+    const FieldDescriptor& field;
+    int index;  // in a repeated field
+  };
+
+ public:
+  // `path`: the message's own. `skipped`: a field that is not searched, or null.
+  Search(absl::string_view path, const FieldDescriptor* skipped) : path_(path), skipped_(skipped) {}
+
+  std::optional<Refusal> Find(const Message& message, const std::vector<const FieldDescriptor*>& fields,
+                              const Place* place) const {
+    const Reflection& reflection = *message.GetReflection();
+    const auto& unknown = reflection.GetUnknownFields(message);
+    if (!unknown.empty()) return RefusalOfUnknown(message, unknown.field(0), PathOf(place));
+    for (const FieldDescriptor* field : fields) {
+      if (field == skipped_) continue;
+      const int size =
+          field->is_repeated() ? reflection.FieldSize(message, field) : reflection.HasField(message, field);
+      if (size == 0) continue;
+      auto refusal = field->message_type() != nullptr ? FindInMessages(message, *field, size, place)
+                                                      : FindInValues(message, *field, size, place);
+      if (refusal) return refusal;
     }
+    return std::nullopt;
   }
-  return true;
-}
 
-std::optional<Refusal> CheckEnum(const FieldDescriptor& field, int value, absl::string_view path) {
-  if (field.enum_type()->FindValueByNumber(value) != nullptr) return std::nullopt;
-  return Refusal{Reason::kUnknownEnumValue, std::string(path), std::string(field.enum_type()->full_name()),
-                 absl::StrCat("value ", value, " is not known to this server")};
-}
-
-std::optional<Refusal> Explain(const Message& message, absl::string_view path, const FieldDescriptor* skipped);
-
-std::optional<Refusal> CheckField(const Message& message, const FieldDescriptor& field, absl::string_view path,
-                                  const FieldDescriptor* skipped) {
-  const Reflection& reflection = *message.GetReflection();
-  const bool is_message = field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE;
-  if (!field.is_repeated()) {
-    const std::string at = Join(path, field.name());
-    if (is_message) return Explain(reflection.GetMessage(message, &field), at, skipped);
-    return CheckEnum(field, reflection.GetEnumValue(message, &field), at);
+ private:
+  std::optional<Refusal> FindInMessages(const Message& message, const FieldDescriptor& field, int size,
+                                        const Place* place) const {
+    const Reflection& reflection = *message.GetReflection();
+    const auto& fields = FieldsToSearch(*field.message_type());
+    for (int i = 0; i < size; ++i) {
+      const Message& below = field.is_repeated() ? reflection.GetRepeatedMessage(message, &field, i)
+                                                 : reflection.GetMessage(message, &field);
+      const Place its{place, field, i};
+      if (auto refusal = Find(below, fields, &its)) return refusal;
+    }
+    return std::nullopt;
   }
-  const int size = reflection.FieldSize(message, &field);
-  for (int i = 0; i < size; ++i) {
-    const std::string at = absl::StrCat(Join(path, field.name()), "[", i, "]");
-    std::optional<Refusal> refusal = is_message
-                                         ? Explain(reflection.GetRepeatedMessage(message, &field, i), at, skipped)
-                                         : CheckEnum(field, reflection.GetRepeatedEnumValue(message, &field, i), at);
-    if (refusal) return refusal;
-  }
-  return std::nullopt;
-}
 
-std::optional<Refusal> Explain(const Message& message, absl::string_view path, const FieldDescriptor* skipped) {
-  const Reflection& reflection = *message.GetReflection();
-  const auto& unknown = reflection.GetUnknownFields(message);
-  if (unknown.field_count() > 0) return RefusalOfUnknown(message, unknown.field(0), path);
-  std::vector<const FieldDescriptor*> fields;
-  reflection.ListFields(message, &fields);
-  for (const FieldDescriptor* field : fields) {
-    if (!IsSearched(*field) || field == skipped) continue;
-    if (std::optional<Refusal> refusal = CheckField(message, *field, path, skipped)) return refusal;
+  std::optional<Refusal> FindInValues(const Message& message, const FieldDescriptor& field, int size,
+                                      const Place* place) const {
+    const Reflection& reflection = *message.GetReflection();
+    for (int i = 0; i < size; ++i) {
+      const int value = field.is_repeated() ? reflection.GetRepeatedEnumValue(message, &field, i)
+                                            : reflection.GetEnumValue(message, &field);
+      if (field.enum_type()->FindValueByNumber(value) != nullptr) continue;
+      const Place its{place, field, i};
+      return Refusal{Reason::kUnknownEnumValue, PathOf(&its), std::string(field.enum_type()->full_name()),
+                     absl::StrCat("value ", value, " is not known to this server")};
+    }
+    return std::nullopt;
   }
-  return std::nullopt;
+
+  std::string PathOf(const Place* place) const {
+    if (place == nullptr) return std::string(path_);
+    const std::string name = Join(PathOf(place->above), place->field.name());
+    return place->field.is_repeated() ? absl::StrCat(name, "[", place->index, "]") : name;
+  }
+
+  const absl::string_view path_;
+  const FieldDescriptor* const skipped_;
+};
+
+std::optional<Refusal> FindBeside(const FieldDescriptor* skipped, const Message& message, absl::string_view path) {
+  return Search(path, skipped).Find(message, FieldsToSearch(*message.GetDescriptor()), nullptr);
 }
 
 // Returns true if an unknown field of `message` may be a member of one of its oneofs that is unset. A oneof whose known
@@ -215,58 +222,67 @@ const FieldDescriptor* RowsOfAStep() {
 }  // namespace
 
 std::optional<Refusal> FindUnknown(const Message& message, absl::string_view path) {
-  if (IsKnown(message)) return std::nullopt;
-  return Explain(message, path, nullptr);
+  return FindBeside(nullptr, message, path);
 }
 
 std::optional<Refusal> FindUnknownBesideRows(const v1::StreamRequest& message) {
-  if (!IsKnown(message, RowsOfAStep())) return Explain(message, "", RowsOfAStep());
+  if (auto refusal = FindBeside(RowsOfAStep(), message, "")) return refusal;
   const v1::Step& step = message.step();
-  for (int i = 0; i < step.rows_size(); ++i) {
-    if (!MayTakeAnyTensorRows(step.rows(i))) continue;
-    if (IsPlacedByRow(step, static_cast<uint32_t>(i))) return FindUnknown(message, "");
+  const int end = static_cast<int>(FindLastPlaced(step).value_or(0));
+  for (int i = 0; i < end; ++i) {
+    if (MayTakeAnyTensorRows(step.rows(i))) return FindUnknown(message, "");
   }
   return std::nullopt;
 }
 
-bool IsPlacedByRow(const v1::Step& step, uint32_t row) {
-  for (int i = static_cast<int>(row) + 1; i < step.rows_size(); ++i) {
-    if (!step.rows(i).has_tensor_row() && step.rows(i).compact().empty()) return true;
+std::optional<uint32_t> FindLastPlaced(const v1::Step& step) {
+  for (int i = step.rows_size() - 1; i >= 0; --i) {
+    if (!step.rows(i).has_tensor_row() && step.rows(i).compact().empty()) return static_cast<uint32_t>(i);
   }
-  return false;
+  return std::nullopt;
 }
 
 std::vector<std::string> IgnoredFields::Drop(Message* message) {
   std::vector<std::string> first;
-  if (!IsKnown(*message)) DropFrom(message, "", &first);
+  List list;
+  DropFrom(message, FieldsToSearch(*message->GetDescriptor()), &list, &first);
   return first;
 }
 
-void IgnoredFields::DropFrom(Message* message, const std::string& path, std::vector<std::string>* first) {
+bool IgnoredFields::Ignores(int number, List* list, std::vector<std::string>* first) {
+  const auto [it, is_new] = list->ignored.try_emplace(number);
+  if (!is_new) return it->second;
+  std::string name = Join(list->path, absl::StrCat("#", number));
+  it->second = paths_.contains(name) || paths_.size() < kMaxIgnoredFields;
+  if (it->second && paths_.insert(name).second) first->push_back(std::move(name));
+  return it->second;
+}
+
+void IgnoredFields::DropFrom(Message* message, const std::vector<const FieldDescriptor*>& fields, List* list,
+                             std::vector<std::string>* first) {
   const Reflection& reflection = *message->GetReflection();
-  google::protobuf::UnknownFieldSet& unknown = *reflection.MutableUnknownFields(message);
-  std::set<int> dropped;
-  for (int i = 0; i < unknown.field_count(); ++i) {
-    const UnknownField& field = unknown.field(i);
-    if (InWrongForm(*message, field) != nullptr || MayBeMember(*message, field)) continue;
-    std::string name = Join(path, absl::StrCat("#", field.number()));
-    if (!paths_.contains(name)) {
-      if (paths_.size() == kMaxIgnoredFields) continue;
-      paths_.insert(name);
-      first->push_back(std::move(name));
+  if (!reflection.GetUnknownFields(*message).empty()) {
+    google::protobuf::UnknownFieldSet& unknown = *reflection.MutableUnknownFields(message);
+    google::protobuf::UnknownFieldSet kept;
+    for (int i = 0; i < unknown.field_count(); ++i) {
+      const UnknownField& field = unknown.field(i);
+      const bool is_ignored = InWrongForm(*message, field) == nullptr && !MayBeMember(*message, field) &&
+                              Ignores(field.number(), list, first);
+      if (!is_ignored) kept.AddField(field);
     }
-    dropped.insert(field.number());
+    unknown.Swap(&kept);
   }
-  for (const int number : dropped) unknown.DeleteByNumber(number);
-  for (const FieldDescriptor* field : FieldsToSearch(*message->GetDescriptor())) {
-    if (field->cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE) continue;
-    const std::string at = Join(path, field->name());
-    if (!field->is_repeated()) {
-      if (reflection.HasField(*message, field)) DropFrom(reflection.MutableMessage(message, field), at, first);
-      continue;
-    }
-    for (int i = 0; i < reflection.FieldSize(*message, field); ++i) {
-      DropFrom(reflection.MutableRepeatedMessage(message, field, i), at + "[]", first);
+  for (const FieldDescriptor* field : fields) {
+    if (field->message_type() == nullptr) continue;
+    const int size =
+        field->is_repeated() ? reflection.FieldSize(*message, field) : reflection.HasField(*message, field);
+    if (size == 0) continue;
+    List below{absl::StrCat(Join(list->path, field->name()), field->is_repeated() ? "[]" : "")};
+    const auto& fields_below = FieldsToSearch(*field->message_type());
+    for (int i = 0; i < size; ++i) {
+      DropFrom(field->is_repeated() ? reflection.MutableRepeatedMessage(message, field, i)
+                                    : reflection.MutableMessage(message, field),
+               fields_below, &below, first);
     }
   }
 }

@@ -8,8 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/string_view.h"
+#include "google/protobuf/descriptor.h"
 #include "google/protobuf/message.h"
 #include "service/limits.h"
 #include "service/refusal.h"
@@ -27,9 +29,9 @@ std::optional<Refusal> FindUnknown(const google::protobuf::Message& message, abs
 // take any number of tensor rows, and a later row does not give its place. Thread-safe.
 std::optional<Refusal> FindUnknownBesideRows(const v1::StreamRequest& message);
 
-// Returns true if a row after row `row` has no tensor_row, so that its place follows from the rows before it.
-// Thread-safe.
-bool IsPlacedByRow(const v1::Step& step, uint32_t row);
+// Returns the last row that has no tensor_row: its place follows from the rows before it. None if every row gives its
+// place. O(rows). Thread-safe.
+std::optional<uint32_t> FindLastPlaced(const v1::Step& step);
 
 // The unknown fields that one stream ignores (UNKNOWN_FIELDS_IGNORE). Not thread-safe.
 class IgnoredFields {
@@ -40,7 +42,17 @@ class IgnoredFields {
   std::vector<std::string> Drop(google::protobuf::Message* message);
 
  private:
-  void DropFrom(google::protobuf::Message* message, const std::string& path, std::vector<std::string>* first);
+  // Messages of one path.
+  struct List {
+    std::string path;
+    absl::flat_hash_map<int, bool> ignored = {};  // by the field's number
+  };
+
+  // Returns true if the messages of the list may have a field of this number, which is no known one, ignored.
+  bool Ignores(int number, List* list, std::vector<std::string>* first);
+  // `fields`: those of the message that lead to others.
+  void DropFrom(google::protobuf::Message* message, const std::vector<const google::protobuf::FieldDescriptor*>& fields,
+                List* list, std::vector<std::string>* first);
 
   absl::flat_hash_set<std::string> paths_;
 };

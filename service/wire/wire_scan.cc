@@ -3,14 +3,14 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <utility>
 
 #include "absl/container/node_hash_map.h"
 #include "absl/strings/str_cat.h"
-#include "google/protobuf/io/coded_stream.h"
+#include "google/protobuf/message.h"
 #include "google/protobuf/wire_format_lite.h"
 #include "kernels/check.h"
+#include "service/limits.h"
 #include "sortition/v1/sampling.pb.h"
 
 namespace sortition::service {
@@ -19,80 +19,12 @@ namespace {
 using google::protobuf::Descriptor;
 using google::protobuf::FieldDescriptor;
 using google::protobuf::internal::WireFormatLite;
-using google::protobuf::io::CodedInputStream;
-
-// Bytes of the smallest part: a tag, and a length or value.
-constexpr size_t kLeastBytes = 2;
-
-// Returns true for a number in the wire form of its field. It costs no more memory than a few times its bytes.
-bool IsNumber(const FieldDescriptor& field, WireFormatLite::WireType wire_type) {
-  if (wire_type == WireFormatLite::WIRETYPE_LENGTH_DELIMITED) return field.is_packable();
-  return wire_type == WireFormatLite::WireTypeForFieldType(static_cast<WireFormatLite::FieldType>(field.type()));
-}
 
 // protobuf refuses a message with more messages within each other. Deeper parts never become memory.
 constexpr int kMostNesting = 100;
 
-// False once `*left` does not suffice. `depth`: messages around this one.
-bool Count(CodedInputStream* in, const Descriptor& type, int depth, uint32_t* left) {
-  while (const uint32_t tag = in->ReadTag()) {
-    const FieldDescriptor* field = type.FindFieldByNumber(WireFormatLite::GetTagFieldNumber(tag));
-    const WireFormatLite::WireType wire_type = WireFormatLite::GetTagWireType(tag);
-    if (field == nullptr || !IsNumber(*field, wire_type)) {
-      if (*left == 0) return false;
-      --*left;
-    }
-    const bool is_message =
-        field != nullptr && field->message_type() != nullptr && wire_type == WireFormatLite::WIRETYPE_LENGTH_DELIMITED;
-    if (!is_message) {
-      if (!WireFormatLite::SkipField(in, tag)) return true;
-      continue;
-    }
-    const CodedInputStream::Limit limit = in->ReadLengthAndPushLimit();
-    if (depth == kMostNesting) {
-      in->Skip(in->BytesUntilLimit());
-    } else if (!Count(in, *field->message_type(), depth + 1, left)) {
-      return false;
-    }
-    in->PopLimit(limit);
-  }
-  return true;
-}
-
-CodedInputStream StreamOver(absl::string_view encoded) {
-  // protobuf reads no message that is longer.
-  const auto size = static_cast<int>(std::min<size_t>(encoded.size(), std::numeric_limits<int>::max()));
-  return CodedInputStream(reinterpret_cast<const uint8_t*>(encoded.data()), size);
-}
-
-// Fields around the tokens of an open's history, and their own.
-constexpr std::array<int, 3> kHistoryTokens = {v1::StreamRequest::kOpenFieldNumber,
-                                               v1::OpenSequence::kHistoryFieldNumber, v1::History::kTokensFieldNumber};
-
-// Counts below the message that `depth` fields of kHistoryTokens are around.
-uint32_t CountTokens(CodedInputStream* in, size_t depth) {
-  uint32_t tokens = 0;
-  while (const uint32_t tag = in->ReadTag()) {
-    if (tag != WireFormatLite::MakeTag(kHistoryTokens[depth], WireFormatLite::WIRETYPE_LENGTH_DELIMITED)) {
-      if (!WireFormatLite::SkipField(in, tag)) break;
-      continue;
-    }
-    const CodedInputStream::Limit limit = in->ReadLengthAndPushLimit();
-    if (depth + 1 < kHistoryTokens.size()) {
-      tokens += CountTokens(in, depth + 1);
-    } else {
-      const void* run;
-      int size;
-      if (!in->GetDirectBufferPointer(&run, &size)) break;
-      size = std::min(size, in->BytesUntilLimit());
-      const auto* const bytes = static_cast<const uint8_t*>(run);
-      tokens += static_cast<uint32_t>(std::count_if(bytes, bytes + size, [](uint8_t byte) { return byte < 0x80; }));
-      in->Skip(size);
-    }
-    in->PopLimit(limit);
-  }
-  return tokens;
-}
+// Parts that an unknown field counts for: it is kept apart, searched for the refusal, and dropped where it is ignored.
+constexpr uint32_t kPartsOfUnknown = 8;
 
 // A message type as the scan needs it.
 struct Shape {
@@ -104,6 +36,7 @@ struct Shape {
     WireFormatLite::WireType form = WireFormatLite::WIRETYPE_VARINT;  // one element's
     bool is_repeated = false;
     bool is_packable = false;
+    uint32_t parts = 0;  // that an element counts for; of numbers, the list
     bool is_enum = false;
     uint64_t known_values = 0;  // an enum's: a bit for each value below 64
   };
@@ -123,6 +56,13 @@ uint64_t KnownValues(const google::protobuf::EnumDescriptor& type) {
     if (number >= 0 && number < 64) values |= uint64_t{1} << number;
   }
   return values;
+}
+
+// Returns the parts that a message counts for beyond one: it takes longer to make and to free than a small one.
+uint32_t PartsOf(const Descriptor& type) {
+  constexpr size_t kPartBytes = 160;  // a row has fewer
+  const auto* const empty = google::protobuf::MessageFactory::generated_factory()->GetPrototype(&type);
+  return static_cast<uint32_t>(empty->SpaceUsedLong() / kPartBytes);
 }
 
 // Returns the shape of a type. The table is thread-local, so that no lock is taken.
@@ -145,6 +85,8 @@ const Shape& ShapeOf(const Descriptor& type) {
     its.form = WireFormatLite::WireTypeForFieldType(static_cast<WireFormatLite::FieldType>(field.type()));
     its.is_repeated = field.is_repeated();
     its.is_packable = field.is_packable();
+    its.parts = field.is_packable() || its.form == WireFormatLite::WIRETYPE_LENGTH_DELIMITED ? 1 : 0;
+    if (field.message_type() != nullptr) its.parts += PartsOf(*field.message_type());
     its.is_enum = field.enum_type() != nullptr;
     if (its.is_enum) its.known_values = KnownValues(*field.enum_type());
   }
@@ -159,6 +101,7 @@ class Bytes {
 
   bool AtEnd() const { return at_ == end_; }
   bool failed() const { return failed_; }
+  uint64_t left() const { return static_cast<uint64_t>(end_ - at_); }
 
   // Reads a varint of at most `most` bytes, which are at most 10. Its upper bits are lost, as protobuf loses them.
   uint64_t Varint(int most) {
@@ -176,7 +119,7 @@ class Bytes {
 
   // Takes the next `size` bytes.
   Bytes Take(uint64_t size) {
-    if (size > static_cast<uint64_t>(end_ - at_)) {
+    if (size > left()) {
       Fail();
       return *this;
     }
@@ -187,7 +130,12 @@ class Bytes {
   }
   Bytes TakeDelimited() { return Take(Varint(5)); }
 
-  // Skips the value of a field of any form, groups included.
+  // Returns the number of varints up to the end.
+  uint32_t CountVarints() const {
+    return static_cast<uint32_t>(std::count_if(at_, end_, [](uint8_t byte) { return byte < 0x80; }));
+  }
+
+  // Skips the value of a field. A group is an error.
   void Skip(uint32_t tag) {
     switch (WireFormatLite::GetTagWireType(tag)) {
       case WireFormatLite::WIRETYPE_VARINT:
@@ -203,7 +151,7 @@ class Bytes {
         TakeDelimited();
         return;
       default:
-        SkipGroup(tag);
+        Fail();
     }
   }
 
@@ -213,28 +161,33 @@ class Bytes {
   }
 
  private:
-  void SkipGroup(uint32_t tag) {
-    CodedInputStream in(at_, static_cast<int>(end_ - at_));
-    if (!WireFormatLite::SkipField(&in, tag)) return Fail();
-    at_ += in.CurrentPosition();
-  }
-
   const uint8_t* at_;
   const uint8_t* end_;
   bool failed_ = false;
 };
 
+// The fields that a scan counts.
+struct Counted {
+  const FieldDescriptor* rows = nullptr;
+  bool goes_on_after_rows = false;        // a row that sets a field twice does not refuse the others
+  const FieldDescriptor* open = nullptr;  // has the history
+};
+
+const FieldDescriptor* FieldOf(const Descriptor& type, int number) { return type.FindFieldByNumber(number); }
+
 // Scans one encoded message.
 class Scanner {
  public:
-  // `rows`: continues after elements of this field, which may be null.
-  explicit Scanner(const FieldDescriptor* rows) : rows_(rows) { scan_.may_have_unknown = false; }
+  Scanner(const Counted& counted, uint32_t most_rows) : counted_(counted), most_rows_(most_rows) {}
 
-  void Scan(absl::string_view encoded, const Shape& shape) {
+  WireScan Scan(absl::string_view encoded, const Shape& shape) {
+    scan_.may_have_unknown = false;
     Bytes bytes(encoded);
-    if (!Search(&bytes, shape, nullptr) || bytes.failed()) scan_.may_have_unknown = true;
+    Search(&bytes, shape, nullptr, 0);
+    if (bytes.failed() && scan_.end == WireScan::End::kWhole) scan_.end = WireScan::End::kMalformed;
+    if (scan_.end != WireScan::End::kWhole) scan_.may_have_unknown = true;
+    return std::move(scan_);
   }
-  StreamScan& scan() { return scan_; }
 
  private:
   // The message that is being searched, below others.
@@ -244,8 +197,8 @@ class Scanner {
     uint32_t index;  // in a repeated field
   };
 
-  // Returns false after the first field outside of rows that is set twice.
-  bool Search(Bytes* bytes, const Shape& shape, const Place* place) {
+  // Searches to the end of `*bytes`, which fails if the scan has ended before. `depth`: messages around this one.
+  void Search(Bytes* bytes, const Shape& shape, const Place* place, int depth) {
     uint64_t seen = 0;
     // The field of a slot that was seen, or the number of its elements.
     std::array<const FieldDescriptor*, kMostSlots> first;
@@ -257,34 +210,54 @@ class Scanner {
       // A field in the wrong wire form is unknown to protobuf, and refused as such.
       const bool is_packed =
           known != nullptr && known->is_packable && form == WireFormatLite::WIRETYPE_LENGTH_DELIMITED;
-      if (known == nullptr || (form != known->form && !is_packed)) {
+      const bool is_unknown = known == nullptr || (form != known->form && !is_packed);
+      if (is_unknown) {
+        // The fields of a group would not be counted.
+        if (form == WireFormatLite::WIRETYPE_START_GROUP) return End(WireScan::End::kGroup, bytes);
         scan_.may_have_unknown = true;
+        if (!Count(kPartsOfUnknown, bytes)) return;
         bytes->Skip(tag);
         continue;
       }
       const uint64_t bit = uint64_t{1} << known->slot;
       const bool is_first = (seen & bit) == 0;
       seen |= bit;
+      if ((is_first || !known->is_packable) && !Count(known->parts, bytes)) return;
       if (known->is_repeated) {
         counts[known->slot] = is_first ? 1 : counts[known->slot] + 1;
       } else if (is_first) {
         first[known->slot] = known->field;
       } else {
         Found(*first[known->slot], *known->field, place);
-        return false;
       }
       if (known->below != nullptr) {
+        if (known->field == counted_.rows && ++scan_.rows > most_rows_) return End(WireScan::End::kTooManyRows, bytes);
         Bytes below = bytes->TakeDelimited();
+        if (depth == kMostNesting) continue;
         const Place its{place, known->field, known->is_repeated ? counts[known->slot] - 1 : 0};
-        if (!Search(&below, *known->below, &its) && known->field != rows_) return false;
+        Search(&below, *known->below, &its, depth + 1);
         if (below.failed()) bytes->Fail();
       } else if (known->is_enum) {
         SearchValues(bytes, *known, is_packed);
+      } else if (is_packed && IsHistory(place, *known->field)) {
+        scan_.history_tokens += bytes->TakeDelimited().CountVarints();
       } else {
         bytes->Skip(tag);
       }
     }
-    return true;
+  }
+
+  // Returns false, and ends the scan, if there are too many.
+  bool Count(uint32_t parts, Bytes* bytes) {
+    scan_.parts += parts;
+    if (scan_.parts <= kMaxMessageParts) return true;
+    End(WireScan::End::kTooManyParts, bytes);
+    return false;
+  }
+
+  void End(WireScan::End end, Bytes* bytes) {
+    scan_.end = end;
+    bytes->Fail();
   }
 
   void SearchValues(Bytes* bytes, const Shape::Field& known, bool is_packed) {
@@ -300,51 +273,94 @@ class Scanner {
     if (!is_known) scan_.may_have_unknown = true;
   }
 
+  // Returns true if the list is the tokens of the open's history. The message around it is a fork's child's, too.
+  bool IsHistory(const Place* place, const FieldDescriptor& list) const {
+    static const FieldDescriptor* const tokens = FieldOf(*v1::History::descriptor(), v1::History::kTokensFieldNumber);
+    return &list == tokens && place->above != nullptr && place->above->field == counted_.open;
+  }
+
+  // Notes the first field of a row, and the first one outside of rows.
   void Found(const FieldDescriptor& first, const FieldDescriptor& second, const Place* place) {
-    scan_.may_have_unknown = true;  // the rest of the message is not searched
+    std::optional<uint32_t> row;
+    for (const Place* at = place; at != nullptr; at = at->above) {
+      if (at->field == counted_.rows && counted_.goes_on_after_rows) row = at->index;
+    }
+    const bool has_one = row ? !scan_.set_twice.empty() && scan_.set_twice.back().row == row : found_outside_;
+    if (has_one) return;
+    found_outside_ |= !row;
     SetTwice& twice = scan_.set_twice.emplace_back();
+    twice.row = row;
+    twice.is_task =
+        row && second.containing_type() == v1::StepRow::descriptor() && second.real_containing_oneof() != nullptr;
     std::string path(second.name());
     for (; place != nullptr; place = place->above) {
       const std::string index = place->field->is_repeated() ? absl::StrCat("[", place->index, "]") : "";
       path = absl::StrCat(place->field->name(), index, ".", path);
-      if (place->field != rows_) continue;
-      twice.row = place->index;
-      twice.is_task =
-          second.containing_type() == v1::StepRow::descriptor() && second.real_containing_oneof() != nullptr;
     }
     twice.refusal = {Reason::kContradiction, std::move(path), "",
                      &first == &second ? "is set twice" : absl::StrCat(first.name(), " is set, too")};
   }
 
-  const FieldDescriptor* const rows_;
-  StreamScan scan_;
+  const Counted counted_;
+  const uint32_t most_rows_;
+  bool found_outside_ = false;
+  WireScan scan_;
 };
 
 }  // namespace
 
-bool HasAtMostParts(absl::string_view encoded, const Descriptor& type, uint32_t most) {
-  if (encoded.size() / kLeastBytes <= most) return true;
-  CodedInputStream in = StreamOver(encoded);
-  return Count(&in, type, 0, &most);
-}
-
 std::optional<SetTwice> FindSetTwice(absl::string_view encoded, const Descriptor& type) {
-  Scanner scanner(nullptr);
-  scanner.Scan(encoded, ShapeOf(type));
-  if (scanner.scan().set_twice.empty()) return std::nullopt;
-  return std::move(scanner.scan().set_twice.front());
+  WireScan scan = Scanner({}, kMaxMessageParts).Scan(encoded, ShapeOf(type));
+  if (scan.set_twice.empty()) return std::nullopt;
+  return std::move(scan.set_twice.front());
 }
 
-uint32_t CountHistoryTokens(absl::string_view encoded) {
-  CodedInputStream in = StreamOver(encoded);
-  return CountTokens(&in, 0);
+WireScan ScanStream(absl::string_view encoded, uint32_t most_rows) {
+  static const Counted counted = {
+      .rows = FieldOf(*v1::Step::descriptor(), v1::Step::kRowsFieldNumber),
+      .goes_on_after_rows = true,
+      .open = FieldOf(*v1::StreamRequest::descriptor(), v1::StreamRequest::kOpenFieldNumber)};
+  return Scanner(counted, most_rows).Scan(encoded, ShapeOf(*v1::StreamRequest::descriptor()));
 }
 
-StreamScan ScanStream(absl::string_view encoded) {
-  static const FieldDescriptor* const rows = v1::Step::descriptor()->FindFieldByNumber(v1::Step::kRowsFieldNumber);
-  Scanner scanner(rows);
-  scanner.Scan(encoded, ShapeOf(*v1::StreamRequest::descriptor()));
-  return std::move(scanner.scan());
+WireScan ScanSample(absl::string_view encoded, uint32_t most_rows) {
+  static const Counted counted = {.rows =
+                                      FieldOf(*v1::SampleRequest::descriptor(), v1::SampleRequest::kRowsFieldNumber)};
+  return Scanner(counted, most_rows).Scan(encoded, ShapeOf(*v1::SampleRequest::descriptor()));
+}
+
+bool HasAtMostBytesBeside(int field, absl::string_view encoded, uint64_t most) {
+  Bytes bytes(encoded);
+  uint64_t beside = 0;
+  while (!bytes.AtEnd() && beside <= most) {
+    const uint64_t before = bytes.left();
+    const uint32_t tag = bytes.Tag();
+    if (tag == WireFormatLite::MakeTag(field, WireFormatLite::WIRETYPE_LENGTH_DELIMITED)) {
+      bytes.TakeDelimited();
+    } else {
+      bytes.Skip(tag);
+      beside += before - bytes.left();
+    }
+  }
+  return beside <= most;
+}
+
+std::optional<Refusal> WhyNotRead(const WireScan& scan, absl::string_view rows, Bound most_rows,
+                                  absl::string_view type) {
+  switch (scan.end) {
+    case WireScan::End::kWhole:
+      return std::nullopt;
+    case WireScan::End::kMalformed:
+      return Refusal{Reason::kMalformedMessage, "", "", absl::StrCat("not a sortition.v1.", type)};
+    case WireScan::End::kGroup:
+      return Refusal{Reason::kMalformedMessage, "", "", "a wire type that proto3 does not have"};
+    case WireScan::End::kTooManyParts:
+      return Refusal{Reason::kTooMany, "message", Bounds::max_message_parts().Text(),
+                     "has more messages, strings and unknown fields within it"};
+    case WireScan::End::kTooManyRows:
+      break;
+  }
+  return Refusal{Reason::kTooMany, std::string(rows), most_rows.Text(), "has more rows"};
 }
 
 }  // namespace sortition::service

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -25,6 +26,7 @@ constexpr uint32_t kListed = 65'536;       // of max_listed_tokens
 constexpr uint32_t kKept = 4'096;          // of max_compact_tokens
 constexpr uint32_t kStepRows = 15;         // with 64 drafts each, of max_step_positions
 constexpr uint32_t kDrafted = 64;          // of max_draft_tokens
+constexpr size_t kPiece = 500'000;         // tokens of one message
 constexpr uint32_t kAskedIds = 1'000;      // of max_top_logprobs
 constexpr uint64_t kRowAnswerBytes = 256;  // of a row without distributions, and of each position
 constexpr absl::Duration kLongestAnswer = absl::Seconds(60);
@@ -123,7 +125,13 @@ class Assailant {
   Traffic& traffic() { return traffic_; }
 
   void Open(v1::OpenSequence open) {
-    texts_.push_back({open.request_id(), static_cast<uint32_t>(open.history().tokens_size())});
+    const std::vector<uint32_t> tokens(open.history().tokens().begin(), open.history().tokens().end());
+    texts_.push_back({open.request_id(), static_cast<uint32_t>(tokens.size())});
+    size_t at = 0;
+    for (size_t left = tokens.size(); left > kPiece; left -= kPiece, at += kPiece) {
+      AskPiece({tokens.data() + at, kPiece}, static_cast<uint32_t>(at), true, &open);
+    }
+    if (at > 0) return AskPiece({tokens.data() + at, tokens.size() - at}, static_cast<uint32_t>(at), false, &open);
     Ask(testing::Message(std::move(open)), 1);
   }
   void Close(const std::string& id) {
@@ -190,6 +198,15 @@ class Assailant {
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     arguments.SetMaxReceiveMessageSize(-1);
     return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  }
+
+  // Sends a piece of the open's history. The last one is answered.
+  void AskPiece(std::span<const uint32_t> tokens, uint32_t offset, bool continues, v1::OpenSequence* open) {
+    v1::History& history = *open->mutable_history();
+    history.mutable_tokens()->Assign(tokens.begin(), tokens.end());
+    history.set_offset(offset);
+    history.set_continues(continues);
+    Ask(testing::Message(*open), continues ? 0 : 1);
   }
 
   void Ask(const v1::StreamRequest& request, int answers) {

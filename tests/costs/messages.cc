@@ -10,6 +10,7 @@
 #include "kernels/law/compact.h"
 #include "kernels/law/version.h"
 #include "service/limits.h"
+#include "tests/costs/wire_forms.h"
 #include "tests/support/compact_step.h"
 #include "tests/support/messages.h"
 #include "tests/support/plain_parameters.h"
@@ -200,6 +201,7 @@ Request Messages::MakeStep(uint64_t batch_id, bool is_plain, Part part) {
     step.mutable_trace()->set_tracestate(std::string(512, 't'));
   }
   if (Has("answer_early")) step.set_answer_early(true);
+  ChangeForm(scenario_, &step);
   return request;
 }
 

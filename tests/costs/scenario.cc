@@ -22,6 +22,7 @@ using google::protobuf::Reflection;
 
 constexpr uint64_t kMostListed = 65536;      // elements of a list, with those of lists within it
 constexpr uint64_t kMostElements = 1 << 18;  // of all lists
+constexpr uint64_t kMostHistory = 1 << 19;   // of one message, which has at most max_field_bytes
 
 constexpr std::string_view kStepOptions[] = {"mask.mask_row",
                                              "mask.uploaded_mask_id",
@@ -58,7 +59,11 @@ constexpr std::string_view kStepOptions[] = {"mask.mask_row",
                                              "client",
                                              "close.epoch",
                                              "shard.epoch",
-                                             "shard.repeats"};
+                                             "shard.repeats",
+                                             "wire.rows",
+                                             "wire.twice",
+                                             "wire.unknown",
+                                             "wire.unpacked"};
 
 // Samplers in an order that every chain takes.
 constexpr std::string_view kSamplers[] = {
@@ -333,7 +338,7 @@ Scenario DrawScenario(uint64_t seed, uint64_t index, uint64_t work, const std::s
   std::map<std::string, uint64_t>& sizes = scenario.sizes;
   const uint64_t most_tokens = std::min<uint64_t>(16 * work, (1 << 20) - 1);
   sizes["vocabulary"] = draws.Size(draws.OneIn(4) ? most_tokens : std::min<uint64_t>(most_tokens, 1 << 17));
-  sizes["history"] = draws.Size(work);
+  sizes["history"] = draws.Size(std::min(work, kMostHistory));
   sizes["distinct"] = draws.Size(std::min(work, sizes["vocabulary"]));
   sizes["rows"] = draws.OneIn(2) ? 1 : draws.Size(std::min<uint64_t>(work, 1024));
   sizes["drafts"] = draws.Size(64);
@@ -346,6 +351,7 @@ Scenario DrawScenario(uint64_t seed, uint64_t index, uint64_t work, const std::s
     sizes[name] = draws.Size(std::min<uint64_t>(work, 4096));
   }
   sizes["shards"] = draws.Size(service::kMaxShards);
+  sizes["wire"] = draws.Size(work);
   uint64_t listed = 64;
   for (const auto& [name, size] : sizes) {
     if (scenario.Has(name)) listed += size;

@@ -36,9 +36,17 @@ TEST(FreedMemoryTest, GoesBackAfterALargeSequence) {
   open.set_law_version(law::kLawVersion);
   open.set_vocabulary_size(kTokens);
   open.mutable_parameters()->set_no_repeat_ngram_size(3);
-  for (uint32_t token = 0; token < kTokens; ++token) open.mutable_history()->add_tokens(token);
-  open.mutable_history()->set_prompt_length(kTokens);
-  ASSERT_TRUE(stream.Send(request));
+  v1::History& history = *open.mutable_history();
+  history.set_prompt_length(kTokens);
+  // One message may not hold all.
+  for (const uint32_t end : {kTokens / 2, kTokens}) {
+    const uint32_t begin = end - kTokens / 2;
+    history.clear_tokens();
+    for (uint32_t token = begin; token < end; ++token) history.add_tokens(token);
+    history.set_offset(begin);
+    history.set_continues(end < kTokens);
+    ASSERT_TRUE(stream.Send(request));
+  }
   ASSERT_FALSE(stream.ReceiveOne().opened().has_error());
   EXPECT_GT(ResidentBytes(process), before + kLeastOpened);
   request.mutable_close()->set_request_id("r");

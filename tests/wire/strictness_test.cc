@@ -2,11 +2,15 @@
 #include "service/wire/strictness.h"
 
 #include <gtest/gtest.h>
+#include <time.h>
 
+#include <algorithm>
 #include <functional>
 #include <set>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "service/wire/stream_request.h"
 #include "service/wire/wire_scan.h"
 #include "sortition/v1/sampling.pb.h"
 #include "tests/support/messages.h"
@@ -157,6 +161,61 @@ TEST(Strictness, UnreadableTaskShiftsLaterRows) {
   EXPECT_TRUE(FindUnknownBesideRows(message).has_value());
   message.mutable_step()->mutable_rows(1)->set_tensor_row(1);
   EXPECT_FALSE(FindUnknownBesideRows(message).has_value());
+}
+
+// Returns the processor time in which a step of `rows` rows is checked, the least of three. The rows give their places.
+int64_t TimeOfCheck(uint32_t rows, int field) {
+  v1::StreamRequest message;
+  v1::StepRow row;
+  row.set_tensor_row(0);
+  auto& others = *row.GetReflection()->MutableUnknownFields(&row);
+  if (field == 0) {  // two tasks
+    others.AddLengthDelimited(v1::StepRow::kDrawFieldNumber, "");
+    others.AddLengthDelimited(v1::StepRow::kScoreFieldNumber, "");
+  } else {
+    others.AddLengthDelimited(field, "");
+  }
+  for (uint32_t i = 0; i < rows; ++i) *message.mutable_step()->add_rows() = row;
+  Limits limits;
+  limits.max_step_positions = kMostStepPositions;
+  const testing::Delivery delivery = testing::Deliver(message.SerializeAsString());
+  const auto decoded = DecodeFrame(delivery.segments, delivery.bytes, MakeStep, limits);
+  const auto now = [] {
+    timespec time;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+  };
+  int64_t least = INT64_MAX;
+  for (int i = 0; i < 3; ++i) {
+    const int64_t start = now();
+    EXPECT_FALSE(CheckFrame(std::get<Frame>(decoded), limits).has_value());
+    least = std::min(least, now() - start);
+  }
+  return least;
+}
+
+// Four times the rows take four times as long. If each row looked at those behind it, they would take 16 times.
+TEST(Strictness, ACheckOfRowsGrowsAsTheyDo) {
+  for (const int field : {0, kUnknownNumber}) {
+    const int64_t few = TimeOfCheck(kMostStepPositions / 8, field);
+    EXPECT_LT(TimeOfCheck(kMostStepPositions / 2, field), 9 * few + 1'000'000) << few;
+  }
+}
+
+// A list of words has one path, and each of its fields one verdict, however many words there are.
+TEST(Strictness, IgnoredFieldsOfAList) {
+  IgnoredFields ignored;
+  v1::StreamRequest message;
+  v1::SamplingParameters& parameters = *message.mutable_open()->mutable_parameters();
+  for (int i = 0; i < 1000; ++i) {
+    v1::TokenSequence& word = *parameters.add_bad_words();
+    for (int field = 0; field < 3; ++field) {
+      word.GetReflection()->MutableUnknownFields(&word)->AddVarint(100 + field, 1);
+    }
+  }
+  const std::string path = "open.parameters.bad_words[].#";
+  EXPECT_EQ(ignored.Drop(&message), (std::vector<std::string>{path + "100", path + "101", path + "102"}));
+  EXPECT_FALSE(FindUnknown(message, "").has_value());
 }
 
 TEST(Strictness, IgnoredFieldsAreDroppedAndNamedOnce) {

@@ -5,21 +5,24 @@
 
 #include <climits>
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "service/limits.h"
+#include "service/text/cost.h"
 #include "service/wire/frame.h"
+#include "service/wire/sample_request.h"
 #include "sortition/v1/sampling.pb.h"
 #include "tests/support/messages.h"
 
 namespace sortition::service::wire_scan_test {
 namespace {
 
-uint32_t PartsOf(const std::string& encoded) {
-  uint32_t parts = 0;
-  while (!HasAtMostParts(encoded, *v1::StreamRequest::descriptor(), parts)) ++parts;
-  return parts;
-}
+uint32_t PartsOf(const std::string& encoded) { return ScanStream(encoded).parts; }
+
+// Parts that this message counts for, which is larger than others.
+constexpr uint32_t kParameters = 1 + sizeof(v1::SamplingParameters) / 160;
+static_assert(kParameters > 2);
 
 std::string Encoded(const std::function<void(v1::StreamRequest*)>& fill) {
   v1::StreamRequest message;
@@ -47,34 +50,34 @@ std::string NestedPhases(int depth) {
   return bytes;
 }
 
+uint32_t TokensOf(const std::string& encoded) { return ScanStream(encoded).history_tokens; }
+
 TEST(HistoryTokens, ThoseOfTheHistoryAlone) {
   const auto history = [](const std::string& tokens) {
     return Field(v1::StreamRequest::kOpenFieldNumber,
                  Field(v1::OpenSequence::kHistoryFieldNumber, Field(v1::History::kTokensFieldNumber, tokens)));
   };
-  EXPECT_EQ(CountHistoryTokens(""), 0u);
-  EXPECT_EQ(CountHistoryTokens(history("")), 0u);
+  EXPECT_EQ(TokensOf(""), 0u);
+  EXPECT_EQ(TokensOf(history("")), 0u);
   const std::string three("\x01\xff\x7f\x00", 4);
-  EXPECT_EQ(CountHistoryTokens(history(three)), 3u);
-  EXPECT_EQ(CountHistoryTokens(history(three) + Field(60, three) + history(three)), 6u) << "protobuf joins the lists";
-  EXPECT_EQ(CountHistoryTokens(history(three) + Field(v1::StreamRequest::kPayloadsFieldNumber, history(three))), 3u);
+  EXPECT_EQ(TokensOf(history(three)), 3u);
+  EXPECT_EQ(TokensOf(history(three) + Field(60, three) + history(three)), 6u) << "protobuf joins the lists";
+  EXPECT_EQ(TokensOf(history(three) + Field(v1::StreamRequest::kPayloadsFieldNumber, history(three))), 3u);
+  const std::string open = history(three).substr(2);
+  EXPECT_EQ(TokensOf(Field(v1::StreamRequest::kForkFieldNumber, Field(v1::ForkSequence::kChildFieldNumber, open))), 0u);
   const std::string whole = history(std::string(300, 1));
-  for (size_t length = 0; length < whole.size(); ++length)
-    EXPECT_LE(CountHistoryTokens(whole.substr(0, length)), length);
+  for (size_t length = 0; length < whole.size(); ++length) EXPECT_LE(TokensOf(whole.substr(0, length)), length);
 }
 
 // Looks no deeper than protobuf, which refuses the rest.
 TEST(PartCount, MessagesWithinEachOtherTakeNoStack) {
-  const auto& type = *v1::SamplingParameters::descriptor();
-  const std::string deep = NestedPhases(20'000);
-  EXPECT_TRUE(HasAtMostParts(deep, type, 101));
-  EXPECT_FALSE(HasAtMostParts(deep, type, 100));
-  v1::SamplingParameters parameters;
-  EXPECT_FALSE(parameters.ParseFromString(deep));
-  const std::string deepest = NestedPhases(100);
-  EXPECT_TRUE(HasAtMostParts(deepest, type, 100));
-  EXPECT_FALSE(HasAtMostParts(deepest, type, 99));
-  EXPECT_TRUE(parameters.ParseFromString(deepest));
+  const auto open = [](int depth) { return Field(2, Field(4, NestedPhases(depth - 2))); };
+  v1::StreamRequest message;
+  const uint32_t deepest = PartsOf(open(100));
+  EXPECT_LE(PartsOf(open(20'000)), deepest + kParameters);
+  EXPECT_FALSE(message.ParseFromString(open(20'000)));
+  EXPECT_GT(deepest, PartsOf(open(98)));
+  EXPECT_TRUE(message.ParseFromString(open(100)));
 }
 
 TEST(PartCount, MessagesAndStringsAtAnyDepth) {
@@ -89,58 +92,118 @@ TEST(PartCount, MessagesAndStringsAtAnyDepth) {
               auto* samplers = m->mutable_open()->mutable_parameters()->mutable_chain()->mutable_explicit_();
               for (int i = 0; i < 10; ++i) samplers->add_samplers("");
             })),
-            4u + 10);
+            kParameters + 3 + 10);
 }
 
-TEST(PartCount, NumbersAreFree) {
+TEST(PartCount, AListOfNumbersIsOne) {
   v1::StreamRequest message;
   v1::History& history = *message.mutable_open()->mutable_history();
   for (uint32_t i = 0; i < 1000; ++i) history.add_tokens(i);
   message.mutable_open()->set_seed(1);
   message.mutable_open()->set_epoch(1);
-  EXPECT_EQ(PartsOf(message.SerializeAsString()), 2u);
+  EXPECT_EQ(PartsOf(message.SerializeAsString()), 3u);
   // The same list unpacked: one field for each number.
   std::string unpacked;
   for (int i = 0; i < 100; ++i) unpacked += "\x08\x05";
-  EXPECT_EQ(PartsOf(Field(2, Field(10, unpacked))), 2u);
+  EXPECT_EQ(PartsOf(Field(2, Field(10, unpacked))), 3u);
 }
 
-TEST(PartCount, UnknownFieldsCount) {
-  EXPECT_EQ(PartsOf(Field(14, "") + Field(14, "")), 2u);
-  EXPECT_EQ(PartsOf(Field(3, std::string("\x68\x01\x68\x01", 4))), 3u) << "field 13 of Step";
-  EXPECT_EQ(PartsOf(Field(3, Field(3, std::string("\x20\x01\x20\x01", 4)))), 4u) << "history_hash as a varint";
+TEST(PartCount, AnUnknownFieldCountsAsEight) {
+  EXPECT_EQ(PartsOf(Field(14, "") + Field(14, "")), 16u);
+  EXPECT_EQ(PartsOf(Field(3, std::string("\x68\x01\x68\x01", 4))), 17u) << "field 13 of Step";
+  EXPECT_EQ(PartsOf(Field(3, Field(3, std::string("\x20\x01\x20\x01", 4)))), 18u) << "history_hash as a varint";
+}
+
+// A field that is set twice does not end the count.
+TEST(PartCount, PartsBehindARefusedFieldCount) {
+  const std::string two_salts("\x60\x01\x60\x01", 4);
+  EXPECT_EQ(PartsOf(Field(3, Field(3, two_salts + Field(1, "a")))), 3u);
+  EXPECT_EQ(PartsOf(Field(3, std::string("\x08\x01\x08\x01", 4) + Field(3, Field(1, "a")))), 3u);
 }
 
 TEST(PartCount, DamagedBytesEndTheCount) {
   const std::string step = Encoded([](auto* m) { m->mutable_step()->add_rows()->set_request_id("abc"); });
   EXPECT_EQ(PartsOf(step), 3u);
   for (size_t length = 0; length < step.size(); ++length) EXPECT_LE(PartsOf(step.substr(0, length)), 3u);
-  for (const char* bytes : {"\xff", "\x1c", "\x1a\xff\xff\xff\xff\x7f", "\x0b\x0b\x0b"}) EXPECT_LE(PartsOf(bytes), 2u);
+  for (const char* bytes : {"\xff", "\x1c", "\x1a\xff\xff\xff\xff\x7f", "\x0b\x0b\x0b"}) EXPECT_LE(PartsOf(bytes), 8u);
 }
 
-// Sixteen megabytes of empty rows would take a gigabyte and a second to parse.
-TEST(PartCount, FrameOfEmptyRowsIsRefused) {
-  const auto rows = [](uint32_t count) {
-    std::string body;
-    for (uint32_t i = 0; i < count; ++i) body += Field(3, "");
-    return testing::Deliver(Field(3, body));
+std::string Repeated(uint32_t count, const std::string& bytes) {
+  std::string all;
+  for (uint32_t i = 0; i < count; ++i) all += bytes;
+  return all;
+}
+
+// Returns the limit that the refusal of a message names: "" if it is decoded. Fails if it was parsed all the same.
+std::string LimitOf(const std::string& encoded, const Limits& limits = {}) {
+  const testing::Delivery delivery = testing::Deliver(encoded);
+  bool is_parsed = false;
+  const auto new_step = [&] {
+    is_parsed = true;
+    return std::make_unique<v1::Step>();
   };
-  const testing::Delivery most = rows(kMaxMessageParts - 1);
-  EXPECT_TRUE(std::holds_alternative<Frame>(DecodeFrame(most.segments, most.bytes)));
-  const testing::Delivery more = rows(kMaxMessageParts);
-  const auto decoded = DecodeFrame(more.segments, more.bytes);
-  ASSERT_TRUE(std::holds_alternative<Refusal>(decoded));
+  const auto decoded = DecodeFrame(delivery.segments, delivery.bytes, new_step, limits);
+  if (std::holds_alternative<Frame>(decoded)) return "";
+  EXPECT_FALSE(is_parsed);
   EXPECT_EQ(std::get<Refusal>(decoded).reason, Reason::kTooMany);
-  EXPECT_EQ(std::get<Refusal>(decoded).field, "message");
+  return std::get<Refusal>(decoded).limit;
 }
 
-// The largest open and the largest step fit the limits.
+// Two megabytes of empty words would take a hundred to parse.
+TEST(PartCount, FrameOfTooManyPartsIsRefused) {
+  const auto words = [](uint32_t count) {
+    return Field(2, Field(4, Repeated(count, Field(v1::SamplingParameters::kBadWordsFieldNumber, ""))));
+  };
+  EXPECT_EQ(LimitOf(words(kMaxMessageParts - 1 - kParameters)), "");
+  EXPECT_EQ(LimitOf(words(kMaxMessageParts - kParameters)), "max_message_parts 262144");
+}
+
+// Rows of all kinds count, in two parts of the step, too.
+TEST(RowCount, FrameOfTooManyRowsIsNotParsed) {
+  const std::string kinds[] = {"", Field(5, "") + Field(6, ""), Field(99, "")};
+  for (const std::string& row : kinds) {
+    EXPECT_EQ(LimitOf(Field(3, Repeated(1024, Field(3, row)))), "");
+    EXPECT_EQ(LimitOf(Field(3, Repeated(1025, Field(3, row)))), "max_step_positions 1024");
+    const std::string half = Field(3, Repeated(600, Field(3, row)));
+    EXPECT_EQ(LimitOf(half + half), "max_step_positions 1024");
+  }
+  EXPECT_EQ(LimitOf(Field(3, Repeated(3, Field(3, ""))), {.max_step_positions = 2}), "max_step_positions 2");
+}
+
+std::string LimitOfSample(const std::string& encoded) {
+  const auto decoded = DecodeSample(encoded);
+  return std::holds_alternative<Refusal>(decoded) ? std::get<Refusal>(decoded).limit : "";
+}
+
+TEST(SampleScan, BytesBesideTheLogitsAreBounded) {
+  const std::string logits = Field(v1::SampleRequest::kLogitsFieldNumber, std::string(kMaxFieldBytes, 0));
+  const auto row = [](uint64_t tokens) {
+    const std::string list = Field(v1::SamplingParameters::kAllowedTokenIdsFieldNumber, std::string(tokens, 1));
+    return Field(v1::SampleRequest::kRowsFieldNumber, Field(v1::SampleRow::kParametersFieldNumber, list));
+  };
+  EXPECT_EQ(LimitOfSample(logits + row(kMaxFieldBytes - 100)), "");
+  EXPECT_EQ(LimitOfSample(logits + row(kMaxFieldBytes)), "max_field_bytes 2097152");
+  EXPECT_EQ(LimitOfSample(Repeated(kMaxFieldBytes / 2 + 1, std::string("\x10\x01", 2))), "max_field_bytes 2097152");
+}
+
+TEST(SampleScan, RowsAndPartsAreBounded) {
+  const auto rows = [](uint32_t count) { return Repeated(count, Field(v1::SampleRequest::kRowsFieldNumber, "")); };
+  EXPECT_EQ(LimitOfSample(rows(1024)), "");
+  EXPECT_EQ(LimitOfSample(rows(1025)), "max_step_positions 1024");
+  EXPECT_EQ(LimitOfSample(Repeated(kMaxMessageParts / 8 + 1, Field(99, ""))), "max_message_parts 262144");
+}
+
+// The largest step, and the tokens of a row of the most work, fit the limits.
 TEST(PartCount, LimitsFit) {
-  constexpr uint32_t kPartsOfARow = 6;  // itself, request_id, task, mask, its list, checkpoint
+  constexpr uint32_t kPartsOfARow = 7;  // itself, request_id, task, mask, its list and tokens, checkpoint
   EXPECT_LE(kMostStepPositions * kPartsOfARow + 100, kMaxMessageParts);
   EXPECT_LE(kMostListedTokens + 100, kMaxMessageParts);
   EXPECT_LE(Limits().max_step_positions, kMostStepPositions);
   EXPECT_LE(Limits().max_listed_tokens, kMostListedTokens);
+  constexpr uint64_t kTokenBytes = 3 + 4;  // with its probability
+  EXPECT_LE(kMaxPieceWork / price::kListedToken * kTokenBytes + (64 << 10), kMaxFieldBytes);
+  constexpr uint64_t kBiasBytes = 12;
+  EXPECT_LE(kMostListedTokens * kBiasBytes + (64 << 10), kMaxFieldBytes);
 }
 
 std::string PathOf(const std::string& encoded) {
@@ -218,8 +281,10 @@ TEST(StreamScan, UnknownFieldsAreSeenAtAnyDepth) {
   EXPECT_TRUE(MayHaveUnknown(Field(14, "")));
   EXPECT_TRUE(MayHaveUnknown(Field(3, Field(3, "\x10\x05\x68\x01"))));
   EXPECT_TRUE(MayHaveUnknown(Field(3, Field(3, Field(13, Field(12, ""))))));
-  // A group.
-  EXPECT_TRUE(MayHaveUnknown(Field(3, Field(3, "\x9b\x06\x08\x01\x9c\x06"))));
+  // A group, whose fields would not be counted.
+  const std::string group = Field(3, Field(3, "\x9b\x06\x08\x01\x9c\x06"));
+  EXPECT_TRUE(MayHaveUnknown(group));
+  EXPECT_EQ(ScanStream(group).end, WireScan::End::kGroup);
 }
 
 TEST(StreamScan, FieldsInAnotherWireFormAreSeen) {
@@ -240,8 +305,8 @@ TEST(StreamScan, EnumValuesAreSeen) {
 }
 
 TEST(StreamScan, WhatIsNotScannedMayBeUnknown) {
-  EXPECT_TRUE(StreamScan().may_have_unknown);
-  EXPECT_TRUE(MayHaveUnknown(Field(3, Field(3, std::string("\x60\x01\x60\x01", 4))))) << "set twice";
+  EXPECT_TRUE(WireScan().may_have_unknown);
+  EXPECT_FALSE(MayHaveUnknown(Field(3, Field(3, std::string("\x60\x01\x60\x01", 4))))) << "set twice";
   EXPECT_TRUE(MayHaveUnknown("\xff"));
   EXPECT_TRUE(MayHaveUnknown(Field(3, "\x1a\x05\x10")));
 }
