@@ -31,7 +31,7 @@ using kernels::LogitEdit;
 template <typename T, typename TokenOf>
 void SortByToken(TokenOf token_of, std::vector<T>* items) {
   constexpr size_t kFew = 1024;
-  if (items->size() < kFew) return std::ranges::sort(*items, {}, token_of);
+  if (items->size() < kFew) return static_cast<void>(std::ranges::sort(*items, {}, token_of));
   constexpr uint32_t kDigitBits = 11;
   std::vector<T> from(items->size());
   for (uint32_t shift = 0; shift < 32; shift += kDigitBits) {
