@@ -20,7 +20,7 @@
 #include "absl/hash/hash.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
-#include "service/batch/aside_threads.h"
+#include "service/aside_threads.h"
 #include "service/clock.h"
 #include "service/limits.h"
 #include "service/observer.h"
