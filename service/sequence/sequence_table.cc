@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "service/limits.h"
 
 namespace sortition::service {
@@ -28,6 +29,8 @@ SequenceTable::SequenceTable(const Limits& limits, const Clock* clock, Observer*
 std::variant<SequenceTable::Opened, Refusal> SequenceTable::Open(const SequenceKey& key, const SequenceOwner& owner,
                                                                  std::shared_ptr<const SequenceSpec> spec,
                                                                  std::unique_ptr<Text> replayed) {
+  const uint64_t refused_bytes = replayed == nullptr ? 0 : replayed->bytes();
+  const absl::Cleanup destroy = [&] { Destroy(std::move(replayed), refused_bytes); };
   for (;;) {
     const bool replays = replayed != nullptr;
     auto found = FindOrAdd(key, owner, spec, replays);
