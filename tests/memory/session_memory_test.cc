@@ -190,12 +190,13 @@ TEST(SessionMemoryInFlight, DraftsOfTooMuchWorkAreRefusedUncopied) {
   const auto connection = Connect(engine.get());
   constexpr uint64_t kBytes = uint64_t{kDrafts} * kWide * sizeof(float);
   static_assert(price::kCopiedWord * kBytes / 4 > kMaxPieceWork);
-  ClientRegion region(connection.get(), kBytes);
+  constexpr uint64_t kLogits = kBytes + kWide * sizeof(float);  // one more row
+  ClientRegion region(connection.get(), kLogits);
   StreamWorker worker(engine.get());
   worker.Send(Attach(*connection));
   worker.MustOpen(MakeOpen("a", 1, kWide));
   StepBuilder builder(1, kWide);
-  v1::VerifyDraft& chain = *builder.AddRow("a", 1, 0, std::string(kWide * sizeof(float), '\0')).mutable_verify_draft();
+  v1::VerifyDraft& chain = *builder.AddRow("a", 1, 0, "").mutable_verify_draft();
   for (uint32_t i = 0; i < kDrafts; ++i) chain.add_draft_tokens(i);
   chain.set_mode(v1::VERIFY_MODE_REJECTION);
   chain.set_draft_row(0);
@@ -204,9 +205,8 @@ TEST(SessionMemoryInFlight, DraftsOfTooMuchWorkAreRefusedUncopied) {
   drafts.set_rows(kDrafts);
   SetRegion(region.id, 0, kBytes, drafts.mutable_source());
   v1::StreamRequest request = builder.Build();
-  // All positions are the tensor's one row.
-  request.mutable_step()->mutable_logits()->set_tensor_rows(1);
-  request.mutable_step()->mutable_rows(0)->set_tensor_row(0);
+  request.clear_payloads();
+  SetRegion(region.id, 0, kLogits, request.mutable_step()->mutable_logits()->mutable_source());
   worker.Send(request);
   ExpectError(worker.Results(1, 1).at(0), Reason::kTooMany, "step.rows[0]");
 }
