@@ -26,6 +26,7 @@ inline constexpr uint64_t kSoughtString = 10;     // a bad word or banned phrase
 inline constexpr uint64_t kSoughtTokens = 10;     // sixteen tokens of it, which may all be compared
 inline constexpr uint64_t kMaskWord = 2;          // 32 tokens of a packed mask: copied, and hashed
 inline constexpr uint64_t kCopiedWord = 2;        // 4 bytes of draft probabilities in a region: copied
+inline constexpr uint64_t kSearchStep = 6;        // one of an allowed token's among the edits of a compact row
 inline constexpr uint64_t kCompactToken = 20;     // a token of a compact row: read, judged and decided on
 inline constexpr uint64_t kParameterByte = 8;     // a byte of an open's parameters: checked, sorted and hashed
 inline constexpr uint64_t kSortedString = 180;    // a phrase or breaker among them, or a bad word of several tokens
