@@ -76,6 +76,15 @@ TEST_F(SessionCosts, LedgerHasWhatARowAsksFor) {
   EXPECT_TRUE(RunOne(compact).has_score());
   EXPECT_EQ(engine_->ledger().work() - before,
             price::kRow + 3 * (price::kListedToken + 2 * price::kCompactToken + 10 * price::kCopiedEdit));
+  v1::StreamRequest masked = CompactScores(1, 1);
+  masked.mutable_step()->mutable_rows(0)->set_step_id(20);
+  v1::TokenSequence& allowed = *masked.mutable_step()->mutable_rows(0)->mutable_mask()->mutable_allowed_tokens();
+  for (const uint32_t token : {20u, kVocabulary - 1}) allowed.add_tokens(token);
+  const uint64_t scored = engine_->ledger().work();
+  EXPECT_TRUE(RunOne(masked).has_score());
+  constexpr uint64_t kSteps = 4;  // of a search among 10 edits
+  EXPECT_EQ(engine_->ledger().work() - scored, price::kRow + 3 * price::kListedToken + 2 * price::kCompactToken +
+                                                   10 * price::kCopiedEdit + 2 * kSteps * price::kSearchStep);
 }
 
 TEST_F(SessionCosts, RowOfTooMuchWorkIsRefusedByName) {
