@@ -117,7 +117,7 @@ v1::SamplingParameters WithoutLists(const v1::SamplingParameters& p) {
   p.GetReflection()->ListFields(p, &fields);
   google::protobuf::FieldMask rest;
   for (const FieldDescriptor* const field : fields) {
-    if (std::ranges::find(kLists, field->name()) == std::end(kLists)) rest.add_paths(field->name());
+    if (std::ranges::find(kLists, field->name()) == std::end(kLists)) rest.add_paths(std::string(field->name()));
   }
   v1::SamplingParameters without;
   google::protobuf::util::FieldMaskUtil::MergeMessageTo(p, rest, {}, &without);
