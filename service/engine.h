@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "devices/device.h"
-#include "service/batch/aside_threads.h"
+#include "service/aside_threads.h"
 #include "service/batch/batcher.h"
 #include "service/batch/unready_steps.h"
 #include "service/client_accounts.h"

@@ -61,8 +61,8 @@ Refusal Sequence::Superseded(std::string field) const {
 
 std::variant<SequencePosition, Refusal> Sequence::TakeOver(const SequenceOwner& owner,
                                                            std::shared_ptr<const SequenceSpec> spec,
-                                                           std::unique_ptr<Text>* replayed) {
-  std::unique_ptr<Text> replaced;  // destroyed after the lock's release
+                                                           std::unique_ptr<Text>* replayed,
+                                                           std::unique_ptr<Text>* replaced) {
   absl::MutexLock lock(&mutex_);
   if (retired_) return NoHistory("open.history");
   const bool raised = owner.epoch > owner_.epoch;
@@ -78,7 +78,7 @@ std::variant<SequencePosition, Refusal> Sequence::TakeOver(const SequenceOwner& 
     state_->Revert(in_flight_->undo);
     in_flight_.reset();
   }
-  if (replayed != nullptr || (state_ && !SameState(*spec, *spec_))) replaced = std::move(state_);
+  if (replayed != nullptr || (state_ && !SameState(*spec, *spec_))) *replaced = std::move(state_);
   if (replayed != nullptr) state_ = std::move(*replayed);
   if (replayed != nullptr || !state_ || *spec != *spec_) last_.reset();
   spec_ = std::move(spec);
@@ -202,15 +202,14 @@ std::variant<std::unique_ptr<Text>, Refusal> Sequence::Fork(const SequenceOwner&
   return child;
 }
 
-std::optional<Refusal> Sequence::RetireUpTo(uint64_t epoch) {
-  std::unique_ptr<Text> state;
+std::optional<Refusal> Sequence::RetireUpTo(uint64_t epoch, std::unique_ptr<Text>* state) {
   absl::MutexLock lock(&mutex_);
   if (owner_.epoch > epoch) {
     Refusal refusal = Superseded("close.epoch");
     refusal.limit = absl::StrCat(">= ", owner_.epoch);
     return refusal;
   }
-  state = RetireLocked();
+  *state = RetireLocked();
   return std::nullopt;
 }
 

@@ -50,9 +50,10 @@ class Sequence {
 
   // Transfers ownership. Refuses as SequenceTable::Open describes. A step in flight for another owner is abandoned: its
   // result will be refused. The state becomes `*replayed`, if that is given and not refused. Otherwise it is kept if it
-  // was built under an equal spec, and dropped if not (HISTORY_REQUIRED).
+  // was built under an equal spec, and dropped if not (HISTORY_REQUIRED). `*replaced` is what was the state before, for
+  // the caller to destroy.
   std::variant<SequencePosition, Refusal> TakeOver(const SequenceOwner& owner, std::shared_ptr<const SequenceSpec> spec,
-                                                   std::unique_ptr<Text>* replayed);
+                                                   std::unique_ptr<Text>* replayed, std::unique_ptr<Text>* replaced);
 
   // Starts a step. Returns the grant, or the step's result if it was answered already, or a refusal, which changes
   // nothing. `ahead`: tokens after which the step has further positions. `bill`, which may be null, is charged for the
@@ -79,10 +80,11 @@ class Sequence {
 
   // These end this object when the table forgets it: they drop the state and abandon a step in flight. Later steps get
   // HISTORY_REQUIRED.
+  // `*state` is what was the state, for the caller to destroy outside of locks.
   // Retires it unless an epoch above `epoch` owns it: refuses that with SUPERSEDED.
-  std::optional<Refusal> RetireUpTo(uint64_t epoch);
+  std::optional<Refusal> RetireUpTo(uint64_t epoch, std::unique_ptr<Text>* state);
   // Retires it if it is not in use; returns false, without waiting, if a step is in flight or another thread works on
-  // it. `*state` is then what was its state, for the caller to destroy outside of locks.
+  // it.
   bool RetireIfIdle(std::unique_ptr<Text>* state);
   bool retired() const;
   // Returns the refusal of a step if its sequence was retired meanwhile.

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "service/limits.h"
 
 namespace sortition::service {
@@ -12,6 +13,8 @@ namespace {
 
 // Bytes of a sequence besides its own object: list and map nodes, the key, allocation headers.
 constexpr uint64_t kEntryBytes = 208;
+// A state of this size is destroyed in about a quarter of a millisecond.
+constexpr uint64_t kLargeState = 1 << 20;
 
 Refusal NoRoom(const Bound& limit) {
   return {Reason::kOverloaded, "open", limit.Text(), "no idle sequence can be forgotten to make room",
@@ -26,12 +29,17 @@ SequenceTable::SequenceTable(const Limits& limits, const Clock* clock, Observer*
 std::variant<SequenceTable::Opened, Refusal> SequenceTable::Open(const SequenceKey& key, const SequenceOwner& owner,
                                                                  std::shared_ptr<const SequenceSpec> spec,
                                                                  std::unique_ptr<Text> replayed) {
+  const uint64_t refused_bytes = replayed == nullptr ? 0 : replayed->bytes();
+  const absl::Cleanup destroy = [&] { Destroy(std::move(replayed), refused_bytes); };
   for (;;) {
     const bool replays = replayed != nullptr;
     auto found = FindOrAdd(key, owner, spec, replays);
     if (auto* refusal = std::get_if<Refusal>(&found)) return std::move(*refusal);
     auto& sequence = std::get<std::shared_ptr<Sequence>>(found);
-    auto taken = sequence->TakeOver(owner, spec, replays ? &replayed : nullptr);
+    std::unique_ptr<Text> replaced;
+    auto taken = sequence->TakeOver(owner, spec, replays ? &replayed : nullptr, &replaced);
+    const uint64_t replaced_bytes = replaced == nullptr ? 0 : replaced->bytes();
+    Destroy(std::move(replaced), replaced_bytes);
     if (sequence->retired()) continue;  // forgotten by another thread in between
     // Leaves the recency of another owner's sequence unchanged.
     if (auto* refusal = std::get_if<Refusal>(&taken); refusal && refusal->reason != Reason::kHistoryRequired) {
@@ -44,7 +52,7 @@ std::variant<SequenceTable::Opened, Refusal> SequenceTable::Open(const SequenceK
       return NoRoom(Bounds(limits_).max_state_bytes());
     }
     if (auto* refusal = std::get_if<Refusal>(&taken)) return std::move(*refusal);
-    return Opened{std::move(sequence), std::get<SequencePosition>(taken)};
+    return Opened{std::move(sequence), std::get<SequencePosition>(taken), replaced_bytes};
   }
 }
 
@@ -143,7 +151,9 @@ std::variant<uint64_t, Refusal> SequenceTable::Close(const SequenceKey& key, uin
   }
   // Not under the table's lock, since another thread may work on the sequence.
   const uint64_t bytes = sequence->bytes();
-  if (auto refusal = sequence->RetireUpTo(epoch)) return *std::move(refusal);
+  std::unique_ptr<Text> state;
+  if (auto refusal = sequence->RetireUpTo(epoch, &state)) return *std::move(refusal);
+  Destroy(std::move(state), bytes);
   const Lock lock(this);
   const auto it = by_key_.find(&key);
   if (it != by_key_.end() && it->second->sequence == sequence) Forget(it->second);
@@ -186,6 +196,12 @@ uint32_t SequenceTable::live_sequences() const {
 uint64_t SequenceTable::state_bytes() const {
   absl::MutexLock lock(&mutex_);
   return bytes_;
+}
+
+void SequenceTable::Destroy(std::shared_ptr<const void> state, uint64_t bytes) {
+  if (state == nullptr || bytes < kLargeState) return;
+  absl::call_once(destroys_, [this] { destroyer_ = std::make_unique<AsideThreads>(1); });
+  destroyer_->Run([state = std::move(state)]() mutable { state.reset(); });
 }
 
 void SequenceTable::Sweep() {

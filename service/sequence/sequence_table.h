@@ -13,12 +13,14 @@
 #include <variant>
 #include <vector>
 
+#include "absl/base/call_once.h"
 #include "absl/base/thread_annotations.h"
 #include "absl/container/btree_set.h"
 #include "absl/container/flat_hash_map.h"
 #include "absl/hash/hash.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "service/aside_threads.h"
 #include "service/clock.h"
 #include "service/limits.h"
 #include "service/observer.h"
@@ -48,6 +50,7 @@ class SequenceTable {
   struct Opened {
     std::shared_ptr<Sequence> sequence;
     SequencePosition at;
+    uint64_t replaced_bytes = 0;  // of the state before, which is gone
   };
 
   // Makes `owner`, with its epoch, the owner of the sequence and returns it. Refuses a lower epoch, or an equal one of
@@ -67,6 +70,10 @@ class SequenceTable {
   // Forgets the sequence. Returns its bytes, 0 if there is none. Refuses with SUPERSEDED, and forgets nothing, if an
   // epoch above `epoch` owns it. So a late close cannot end a later opening.
   std::variant<uint64_t, Refusal> Close(const SequenceKey& key, uint64_t epoch);
+
+  // Destroys what was a state, or a part of one: a large one on another thread, since that takes long. Locks nothing
+  // for a small one.
+  void Destroy(std::shared_ptr<const void> state, uint64_t bytes);
 
   // Periodic work: forgets sequences that were idle for too long. The next Open does it otherwise.
   void Sweep();
@@ -122,8 +129,9 @@ class SequenceTable {
       table_.mutex_.Lock();
     }
     ~Lock() ABSL_UNLOCK_FUNCTION() {
-      const Entries forgotten = std::exchange(table_.forgotten_, {});
+      Entries forgotten = std::exchange(table_.forgotten_, {});
       table_.mutex_.Unlock();
+      for (Entry& entry : forgotten) table_.Destroy(std::move(entry.state), entry.bytes);
     }
 
    private:
@@ -179,6 +187,8 @@ class SequenceTable {
   TenantsByUse by_bytes_ ABSL_GUARDED_BY(mutex_);    // accounts_, by their bytes
   uint64_t bytes_ ABSL_GUARDED_BY(mutex_) = 0;       // of all tenants
   uint64_t held_ ABSL_GUARDED_BY(mutex_) = 0;        // reservations, part of bytes_
+  absl::once_flag destroys_;
+  std::unique_ptr<AsideThreads> destroyer_;  // one thread, once a large state was destroyed
 };
 
 }  // namespace sortition::service

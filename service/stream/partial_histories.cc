@@ -15,6 +15,10 @@ constexpr uint64_t kEntryBytes = 128;
 
 }  // namespace
 
+PartialHistories::~PartialHistories() {
+  for (auto& [id, partial] : partials_) memory_.Destroy(std::move(partial.builder), partial.bytes);
+}
+
 std::variant<std::unique_ptr<Text::Builder>, Refusal> PartialHistories::Add(const Ledger::Owner& owner,
                                                                             OpenRequest* request, bool rows_wait) {
   HistoryPiece& piece = *request->history;
@@ -111,7 +115,7 @@ bool PartialHistories::Drop(const std::string& request_id, uint64_t epoch) {
   const auto it = partials_.find(request_id);
   if (it == partials_.end() || it->second.epoch > epoch) return false;
   tokens_ -= it->second.builder->length();
-  memory_.Shrink(it->second.bytes);
+  memory_.Destroy(std::move(it->second.builder), it->second.bytes);
   partials_.erase(it);
   return true;
 }

@@ -24,6 +24,9 @@ class PartialHistories {
   // `ledger` and `memory` are not owned and outlive this.
   PartialHistories(const Limits& limits, Ledger* ledger, StreamMemory* memory)
       : limits_(limits), ledger_(*ledger), memory_(*memory) {}
+  ~PartialHistories();
+  PartialHistories(const PartialHistories&) = delete;
+  PartialHistories& operator=(const PartialHistories&) = delete;
 
   // Adds the history piece of an open, which has one. Returns the whole history once it is complete, null before. A
   // piece at offset 0 starts anew. A refusal drops the pieces that have come. `rows_wait` is true if rows of any stream

@@ -20,6 +20,7 @@
 #include "service/stream/stream_memory.h"
 #include "service/text/cost.h"
 #include "service/text/make_receipts.h"
+#include "service/wire/compile_parameters.h"
 #include "service/wire/encode.h"
 #include "service/wire/encode_result.h"
 #include "service/wire/open_request.h"
@@ -58,10 +59,13 @@ class SampleRun::Rows final : public PendingStep, public std::enable_shared_from
     Bill piece;
     while (response_.rows_size() < request_->rows_size() && !piece.piece_is_full()) {
       const int index = response_.rows_size();
-      piece.Add(price::kRow + price::kParameterByte * request_->rows(index).parameters().ByteSizeLong());
+      const uint64_t cost = CompileCost(request_->rows(index).parameters());
+      auto refusal = CheckCompileCost(cost, SampleRowField(index));
+      piece.Add(price::kRow + (refusal ? 0 : cost));
       v1::RowResult& result = *response_.add_rows();
       result.set_row(static_cast<uint32_t>(index));
-      if (auto refusal = Open(index)) {
+      if (!refusal) refusal = Open(index);
+      if (refusal) {
         engine_.observer().Refused(refusal->reason, refusal->field, 1);
         EncodeError(*refusal, result.mutable_error());
       }

@@ -110,7 +110,7 @@ void Session::TakeOpening(Frame frame) {
   if (!sequences_.has_pieces()) return;
   google::protobuf::RepeatedField<uint32_t>().Swap(message.mutable_open()->mutable_history()->mutable_tokens());
   open_in_pieces_ = std::move(message);
-  Continue();
+  if (stream_->pause == absl::ZeroDuration()) Continue();
 }
 
 void Session::Continue() {

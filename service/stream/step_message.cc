@@ -24,8 +24,6 @@ StepMessage::StepMessage(Engine* engine, std::shared_ptr<StreamContext> stream, 
       unanswered_(rows()) {
   for (Payload& payload : region) {
     shared_bytes_ += payload.size;
-    // A copy is held as if it had come with the message.
-    if (!payload.may_change) bytes_ += payload.size;
     payloads_.push_back(std::move(payload));
   }
 }
@@ -43,17 +41,16 @@ void StepMessage::SetShape(StepShape shape) {
 }
 
 const std::byte* StepMessage::DraftRow(uint32_t row) const {
-  SORTITION_CHECK(!drafts_->may_change());
   const uint64_t stride = shape_.draft_stride;
   const auto segments = drafts_->Slice(row * stride, stride);
-  if (segments.size() == 1) return segments[0].data;
+  if (segments.size() == 1 && !drafts_->may_change()) return segments[0].data;
   absl::MutexLock lock(&mutex_);
-  std::vector<std::byte>& joined = joined_drafts_[row];
-  if (joined.empty()) {
-    joined.resize(stride);
-    drafts_->Copy(row * stride, stride, joined.data());
+  std::vector<std::byte>& copy = copied_drafts_[row];
+  if (copy.empty()) {
+    copy.resize(stride);
+    drafts_->Copy(row * stride, stride, copy.data());
   }
-  return joined.data();
+  return copy.data();
 }
 
 const Refusal* StepMessage::FindSetTwice(uint32_t index) const {

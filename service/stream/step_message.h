@@ -53,14 +53,17 @@ class StepMessage final : public ResultSink {
   const std::vector<Payload>& payloads() const { return payloads_; }
   // Notes the options of a row, if the step is traced. Called while the message is built.
   void NoteOptions(const SequenceSpec& spec);
-  // Charges the stream's window for what the rows' answers may list, beside the message's own bytes. Called while the
-  // message is built.
+  // Charges the stream's window for what the rows' answers may list and for copies out of regions, beside the message's
+  // own bytes. Called while the message is built.
   void ChargeLists(uint64_t bytes);
+  // Bytes that DraftRow copies for this number of rows in a region.
+  uint64_t CopiedDrafts(uint64_t rows) const {
+    return drafts_ && drafts_->may_change() ? rows * shape_.draft_stride : 0;
+  }
   // Returns why row `index` is refused for a field that its encoding sets twice; null if none is.
   const Refusal* FindSetTwice(uint32_t index) const;
   // Returns the refusal of row `index` for a field that this server does not know.
   std::optional<Refusal> FindUnknownInRow(uint32_t index) const;
-  // Memory that the message holds: its own bytes and the copies made for it.
   uint64_t bytes() const { return bytes_; }
   // Bytes of its payloads in shared memory, and of all that the worker has sent.
   uint64_t shared_bytes() const { return shared_bytes_; }
@@ -74,8 +77,8 @@ class StepMessage final : public ResultSink {
   const PayloadView& logits() const { return *logits_; }  // of whole rows
   const PayloadView& pairs() const { return *pairs_; }    // of compact rows
   const std::optional<PayloadView>& masks() const { return masks_; }
-  // Returns row `row` of the draft probabilities, which lives as long as the message. One that came in pieces is copied
-  // once, however many rows name it.
+  // Returns row `row` of the draft probabilities, which lives as long as the message. One that came in pieces or lies
+  // in a region is copied once, however many rows name it.
   const std::byte* DraftRow(uint32_t row) const;
 
   // Answers rows in messages of bounded size. With the last row's answer the message leaves the stream's window.
@@ -102,7 +105,7 @@ class StepMessage final : public ResultSink {
   const std::shared_ptr<StreamContext> stream_;
   Frame frame_;                    // its payloads are payloads_
   std::vector<Payload> payloads_;  // the frame's, then regions'
-  uint64_t bytes_;
+  const uint64_t bytes_;
   uint64_t shared_bytes_ = 0;
   uint64_t list_bytes_ = 0;  // of ChargeLists
   const absl::Time arrived_;
@@ -118,8 +121,8 @@ class StepMessage final : public ResultSink {
   std::atomic<Reason> refused_for_ = {};  // one of them
 
   mutable absl::Mutex mutex_;
-  // Draft rows that came in pieces, by their number.
-  mutable absl::flat_hash_map<uint32_t, std::vector<std::byte>> joined_drafts_ ABSL_GUARDED_BY(mutex_);
+  // Copies of draft rows, by their number.
+  mutable absl::flat_hash_map<uint32_t, std::vector<std::byte>> copied_drafts_ ABSL_GUARDED_BY(mutex_);
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   absl::InlinedVector<std::weak_ptr<PendingStep>, 1> steps_ ABSL_GUARDED_BY(mutex_);
 };

@@ -263,6 +263,8 @@ bool StepRunner::BeginRow(StepInPieces* step, uint32_t index, GrantedRow* grante
   }
   if (!plan.masks.empty() && !bill.Take(MaskCost(plan, spec))) return too_much();
   if (auto refusal = FindMasks(step, plan, &masks)) return refuse(*refusal);
+  const uint64_t draft_bytes = plan.draft_row ? message.CopiedDrafts(plan.drafts()) : 0;
+  if (!bill.Take(price::kCopiedWord * (draft_bytes / 4))) return too_much();
   if (spec.stateful() && !masks.empty()) {
     const uint64_t digest = DigestMasks(plan, masks, spec.live_vocabulary);
     if (digest != 0) plan.intent.options_digest = absl::HashOf(plan.intent.options_digest, digest);
@@ -299,7 +301,7 @@ bool StepRunner::BeginRow(StepInPieces* step, uint32_t index, GrantedRow* grante
   const StepGrant& grant = std::get<StepGrant>(answer);
   uint64_t lists = MostListBytes(plan, spec);
   if (!grant.views.empty()) lists += BytesAhead(grant.views, plan.intent.edits_use);
-  message.ChargeLists(lists + banned.Bytes());
+  message.ChargeLists(lists + banned.Bytes() + draft_bytes);
   granted->sequence = *sequence;
   granted->grant = std::move(std::get<StepGrant>(answer));
   return true;
@@ -316,6 +318,7 @@ std::optional<Refusal> StepRunner::FindMasks(StepInPieces* step, const RowPlan& 
       const auto [copy, is_new] = step->masks.try_emplace(*mask.mask_row);
       if (is_new) {
         const auto packed = std::make_shared<PackedMask>();
+        step->message->ChargeLists(shape.mask_stride);
         packed->words.resize(shape.mask_stride / sizeof(uint32_t));
         message.masks()->Copy(*mask.mask_row * shape.mask_stride, shape.mask_stride, packed->words.data());
         copy->second = RowMaskBits(packed);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -36,6 +37,12 @@ class StreamMemory {
     if (after > before) return Grow(after - before, field);
     Shrink(before - after);
     return std::nullopt;
+  }
+
+  // Shrinks by what an object had, and destroys it.
+  void Destroy(std::shared_ptr<const void> object, uint64_t bytes) {
+    table_.Destroy(std::move(object), bytes);
+    Shrink(bytes);
   }
 
  private:

@@ -10,6 +10,7 @@
 #include "service/stream/device_needs.h"
 #include "service/stream/opening.h"
 #include "service/text/cost.h"
+#include "service/wire/compile_parameters.h"
 #include "service/wire/encode.h"
 #include "service/wire/encode_result.h"
 #include "service/wire/stream_request.h"
@@ -44,7 +45,7 @@ std::optional<Refusal> StreamSequences::OnOpen(v1::OpenSequence* message, uint64
                                 message->mutable_watermark_key_id(), &policy)) {
     return refusal;
   }
-  AddOpenWork(open);
+  if (auto refusal = ChargeOptions(open, "open")) return refusal;
   auto parsed = ParseOpen(open, engine_.limits(), "open", &engine_.entropy());
   if (auto* refusal = std::get_if<Refusal>(&parsed)) return std::move(*refusal);
   OpenRequest& request = std::get<OpenRequest>(parsed);
@@ -61,8 +62,13 @@ std::optional<Refusal> StreamSequences::OnOpen(v1::OpenSequence* message, uint64
   return std::nullopt;
 }
 
-void StreamSequences::AddOpenWork(const v1::OpenSequence& open) {
-  engine_.Spend(&account_, price::kParameterByte * open.parameters().ByteSizeLong());
+std::optional<Refusal> StreamSequences::ChargeOptions(const v1::OpenSequence& open, absl::string_view path) {
+  const uint64_t cost = CompileCost(open.parameters());
+  if (auto refusal = CheckCompileCost(cost, path)) return refusal;
+  engine_.Spend(&account_, cost);
+  // The history's first piece is another piece of work.
+  if (open.has_history() && cost > kPieceWork) stream_->pause = absl::Nanoseconds(cost);
+  return std::nullopt;
 }
 
 std::optional<Refusal> StreamSequences::TakePiece() {
@@ -174,6 +180,7 @@ std::variant<v1::OpenedState, Refusal> StreamSequences::Open(const OpenRequest& 
     }
     SequenceTable::Opened& at = std::get<SequenceTable::Opened>(result);
     sequence.state = std::move(at.sequence);
+    engine_.Spend(&account_, price::kFreedChunk * (at.replaced_bytes / 64));
     opened.set_position(at.at.position);
     opened.set_history_hash(at.at.history_hash);
     opened.set_last_step_id(at.at.last_step_id);
@@ -235,7 +242,7 @@ std::optional<Refusal> StreamSequences::OnFork(v1::ForkSequence* message, uint64
                                 opens.mutable_parameters(), opens.mutable_watermark_key_id(), &policy)) {
     return refusal;
   }
-  AddOpenWork(child);
+  if (auto refusal = ChargeOptions(child, "fork.child")) return refusal;
   auto parsed = ParseFork(fork, engine_.limits(), &engine_.entropy());
   if (auto* refusal = std::get_if<Refusal>(&parsed)) return std::move(*refusal);
   OpenRequest& request = std::get<OpenRequest>(parsed);

@@ -67,8 +67,8 @@ class StreamSequences {
   std::optional<Refusal> TakeHistoryPiece();
   // Opens the sequence of the complete history, or does a piece of the work for it.
   std::optional<Refusal> FinishHistory();
-  // Adds the work of its parameters to the ledger.
-  void AddOpenWork(const v1::OpenSequence& open);
+  // Charges the work of the parameters before it is done, or refuses them.
+  std::optional<Refusal> ChargeOptions(const v1::OpenSequence& open, absl::string_view path);
   std::optional<Refusal> FinishOpen(const OpenRequest& request, std::unique_ptr<Text> state);
   std::variant<v1::OpenedState, Refusal> Open(const OpenRequest& request, std::unique_ptr<Text> state);
   // Closes the sequence, up to this epoch, in this stream and the table. Returns false if neither has it.

@@ -2,6 +2,7 @@
 #include "service/text/row.h"
 
 #include <algorithm>
+#include <bit>
 #include <iterator>
 #include <span>
 #include <utility>
@@ -226,7 +227,9 @@ void RowRun::RunCompact(DenseAt dense_at, kernels::DType draft_dtype, Bill* bill
     const kernels::StatedRow& stated = plan().compact[index];
     const uint64_t tokens = stated.first.size() + stated.others.size() + request.requested.size();
     kernels::RowRequired required;  // the whole row
-    if (bill->Take(price::kCompactToken * tokens + price::kCopiedEdit * request.edits.size())) {
+    const uint64_t sought = request.allowed_tokens.size() * static_cast<uint64_t>(std::bit_width(request.edits.size()));
+    if (bill->Take(price::kCompactToken * tokens + price::kCopiedEdit * request.edits.size() +
+                   price::kSearchStep * sought)) {
       auto decided = kernels::cpu::DecideRow(request, stated.row(), may_raise, &scratch);
       if (auto* output = std::get_if<kernels::RowOutput>(&decided)) return Take(index, std::move(*output));
       required = std::get<kernels::RowRequired>(std::move(decided));

@@ -1,6 +1,7 @@
 // Validates SamplingParameters, and compiles them for kernels and sequences.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 
 #include "absl/strings/string_view.h"
@@ -15,5 +16,10 @@ namespace sortition::service {
 // or refused by its field path below `path`. Thread-safe.
 std::optional<Refusal> CompileParameters(const v1::SamplingParameters& parameters, const Limits& limits,
                                          absl::string_view path, SequenceSpec* spec);
+
+// Returns the price of CompileParameters (service/text/cost.h), which is one piece of work. Thread-safe.
+uint64_t CompileCost(const v1::SamplingParameters& parameters);
+// Refuses, as `path`.parameters, those of a cost beyond max_piece_work. Thread-safe.
+std::optional<Refusal> CheckCompileCost(uint64_t cost, absl::string_view path);
 
 }  // namespace sortition::service

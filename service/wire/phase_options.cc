@@ -2,12 +2,15 @@
 #include "service/wire/phase_options.h"
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/descriptor.h"
+#include "google/protobuf/field_mask.pb.h"
+#include "google/protobuf/util/field_mask_util.h"
 #include "kernels/check.h"
 #include "kernels/law/compact.h"
 #include "service/checks.h"
@@ -83,11 +86,12 @@ std::optional<Refusal> CheckBegin(const v1::SamplingParameters& p, int index, co
   return std::nullopt;
 }
 
-// Returns the number of tokens that the lists leave.
+// Returns the number of tokens that the lists leave. O(tokens of the lists).
 uint64_t CountAllowed(const PhaseOptions& options, uint32_t live_vocabulary) {
   const auto banned = [](const kernels::LogitEdit& edit) { return (edit.flags & kernels::LogitEdit::kBanned) != 0; };
-  const auto is_banned = [&](uint32_t token) {
-    const auto edit = std::ranges::lower_bound(options.listed_edits, token, {}, &kernels::LogitEdit::token);
+  auto edit = options.listed_edits.begin();
+  const auto is_banned = [&](uint32_t token) {  // for tokens in order
+    while (edit != options.listed_edits.end() && edit->token < token) ++edit;
     return edit != options.listed_edits.end() && edit->token == token && banned(*edit);
   };
   if (options.has_allowed_tokens) {
@@ -97,10 +101,27 @@ uint64_t CountAllowed(const PhaseOptions& options, uint32_t live_vocabulary) {
   return live_vocabulary - static_cast<uint64_t>(std::ranges::count_if(options.listed_edits, banned));
 }
 
-// Returns the list that decides which tokens are left.
-absl::string_view ListOf(const v1::SamplingParameters& parameters) {
-  if (!parameters.allowed_token_ids().empty()) return "allowed_token_ids";
-  return parameters.banned_token_ids().empty() ? "bad_words" : "banned_token_ids";
+// Returns the list that decides which tokens are left, within a phase that sets `own`.
+absl::string_view ListOf(const v1::SamplingParameters& parameters,
+                         const v1::SamplingParameters& own = v1::SamplingParameters::default_instance()) {
+  if (!parameters.allowed_token_ids().empty() || !own.allowed_token_ids().empty()) return "allowed_token_ids";
+  return parameters.banned_token_ids().empty() && own.banned_token_ids().empty() ? "bad_words" : "banned_token_ids";
+}
+
+// Returns the parameters without the fields that ParametersWithin leaves out, and copies none of these.
+v1::SamplingParameters WithoutLists(const v1::SamplingParameters& p) {
+  static constexpr absl::string_view kLists[] = {
+      "logit_bias", "allowed_token_ids", "banned_token_ids", "bad_words", "banned_phrases", "dry", "stop_token_ids",
+      "phases"};
+  std::vector<const FieldDescriptor*> fields;
+  p.GetReflection()->ListFields(p, &fields);
+  google::protobuf::FieldMask rest;
+  for (const FieldDescriptor* const field : fields) {
+    if (std::ranges::find(kLists, field->name()) == std::end(kLists)) rest.add_paths(std::string(field->name()));
+  }
+  v1::SamplingParameters without;
+  google::protobuf::util::FieldMaskUtil::MergeMessageTo(p, rest, {}, &without);
+  return without;
 }
 
 // An option that leaves a single token, and the values that leave more.
@@ -113,10 +134,12 @@ struct NoChoice {
 // that of all: no later one has more than the second, unless the second's is at least a 14th of all.
 constexpr float kTopHOfOne = 0.01f;
 
-std::optional<NoChoice> FindNoChoice(const v1::SamplingParameters& p, const PhaseOptions& options, uint32_t live) {
+// `list`: the one that decides which tokens are left.
+std::optional<NoChoice> FindNoChoice(const v1::SamplingParameters& p, absl::string_view list,
+                                     const PhaseOptions& options, uint32_t live) {
   if (live == 1) return std::nullopt;
   if (options.temperature == 0) return NoChoice{"temperature", "> 0"};
-  if (CountAllowed(options, live) == 1) return NoChoice{ListOf(p), "at least 2 tokens"};
+  if (CountAllowed(options, live) == 1) return NoChoice{list, "at least 2 tokens"};
   if (p.min_keep() > 1) return std::nullopt;
   if (p.top_k() == 1) return NoChoice{"top_k", ">= 2"};
   if (p.min_p() == 1) return NoChoice{"min_p", "< 1"};
@@ -176,10 +199,9 @@ std::vector<Phase> CompilePhases(const v1::SamplingParameters& p) {
 }
 
 v1::SamplingParameters ParametersWithin(const v1::SamplingParameters& p, const v1::Phase& phase) {
-  v1::SamplingParameters within = p;
-  within.clear_phases();
+  v1::SamplingParameters within = WithoutLists(p);
   for (const FieldDescriptor* const field : FieldsOf(phase)) within.GetReflection()->ClearField(&within, field);
-  within.MergeFrom(phase.parameters());
+  within.MergeFrom(WithoutLists(phase.parameters()));
   return within;
 }
 
@@ -205,13 +227,14 @@ std::optional<Refusal> WhyNoToken(const v1::SamplingParameters& parameters, cons
 std::optional<Refusal> WhyNoMark(const v1::SamplingParameters& parameters, const SequenceSpec& spec,
                                  absl::string_view path) {
   constexpr absl::string_view kWhy = "leaves one token, on which the operator's policy can put no mark";
-  if (const auto found = FindNoChoice(parameters, spec, spec.live_vocabulary)) {
+  if (const auto found = FindNoChoice(parameters, ListOf(parameters), spec, spec.live_vocabulary)) {
     return Refusal{Reason::kContradiction, absl::StrCat(path, ".", found->field), found->limit, std::string(kWhy)};
   }
   for (int i = 0; i < parameters.phases_size(); ++i) {
     const v1::Phase& phase = parameters.phases(i);
     const PhaseOptions& options = spec.history.phases[static_cast<size_t>(i)].options;
-    const auto found = FindNoChoice(ParametersWithin(parameters, phase), options, spec.live_vocabulary);
+    const auto found = FindNoChoice(ParametersWithin(parameters, phase), ListOf(parameters, phase.parameters()),
+                                    options, spec.live_vocabulary);
     if (!found) continue;
     const std::string place = Replaces(phase, found->field) ? absl::StrCat(".phases[", i, "].parameters.") : ".";
     return Refusal{Reason::kContradiction, absl::StrCat(path, place, found->field), found->limit,

@@ -24,8 +24,8 @@ std::optional<Refusal> CheckPhases(const v1::SamplingParameters& parameters, con
 // history hashes. Thread-safe.
 std::vector<Phase> CompilePhases(const v1::SamplingParameters& parameters);
 
-// Returns the parameters that hold within `phase`: the sequence's, except for the fields that the phase sets. They have
-// no phases. Thread-safe.
+// Returns the parameters that hold within `phase`: the sequence's, except for the fields that the phase sets. Leaves
+// out lists of any length, and options with such: compiled ones are joined instead. Thread-safe.
 v1::SamplingParameters ParametersWithin(const v1::SamplingParameters& parameters, const v1::Phase& phase);
 
 // Returns true if the phase sets the option `name`. Thread-safe.

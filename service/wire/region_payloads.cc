@@ -2,7 +2,6 @@
 #include "service/wire/region_payloads.h"
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -67,15 +66,6 @@ std::optional<Refusal> AddPayload(const v1::TensorSource& source, uint32_t align
   return std::nullopt;
 }
 
-// Copies the payload's bytes, for a reader that reads them more than once.
-void TakeCopy(Payload* payload) {
-  auto copy = std::make_shared<std::vector<std::byte>>(payload->size);
-  std::memcpy(copy->data(), payload->segments[0].data, payload->size);
-  payload->segments[0].data = copy->data();
-  payload->owner = std::move(copy);
-  payload->may_change = false;
-}
-
 }  // namespace
 
 std::variant<RegionPayloads, Refusal> FindRegionPayloads(const v1::Step& step, const MemoryConnection* memory) {
@@ -97,7 +87,6 @@ std::variant<RegionPayloads, Refusal> FindRegionPayloads(const v1::Step& step, c
       return *std::move(refusal);
     }
   }
-  if (drafts.source().has_region()) TakeCopy(&payloads.back());
   return payloads;
 }
 

@@ -19,8 +19,8 @@ namespace sortition::service {
 // Payloads that lie in regions, in the order of the tensors that name them.
 using RegionPayloads = absl::InlinedVector<Payload, 1>;
 
-// Returns a payload for each tensor of the step that lies in a region; it keeps the region alive. Logits and masks stay
-// where they are (Payload::may_change); draft probabilities are copied. `memory` is the stream's connection to the
+// Returns a payload for each tensor of the step that lies in a region; it keeps the region alive. The bytes stay where
+// they are (Payload::may_change). `memory` is the stream's connection to the
 // memory socket, null if it has none.
 //
 // Refuses a region of another connection with UNKNOWN_REGION. Refuses with OUT_OF_RANGE: a range that is not within its

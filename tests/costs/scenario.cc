@@ -237,6 +237,22 @@ void AddOption(const std::string& path, Draws* draws, Scenario* scenario) {
   }
 }
 
+// Sets every list of a text, at its limit, with phases that change one: each phase has a copy of the others.
+void AddListsOfPhases(Draws* draws, Scenario* scenario) {
+  const uint64_t most = draws->most_listed();
+  for (const char* const path : {"phases.begin", "phases.end", "phases.parameters.banned_token_ids", "logit_bias",
+                                 "banned_token_ids", "allowed_token_ids", "bad_words.tokens"}) {
+    AddOption(path, draws, scenario);
+  }
+  for (const char* const list : {"logit_bias", "banned_token_ids", "allowed_token_ids", "bad_words"}) {
+    scenario->sizes[list] = most;
+  }
+  for (const char* const list :
+       {"bad_words.tokens", "phases.begin", "phases.end", "phases.parameters.banned_token_ids"}) {
+    scenario->sizes[list] = 1;
+  }
+}
+
 }  // namespace
 
 uint64_t WordOf(uint64_t seed, std::string_view key) {
@@ -327,6 +343,7 @@ Scenario DrawScenario(uint64_t seed, uint64_t index, uint64_t work, const std::s
     if (scenario.Has(option)) scenario.options.insert("compact");
   }
   if (!draws.OneIn(4)) scenario.options.insert("history");
+  if (draws.OneIn(10)) AddListsOfPhases(&draws, &scenario);
   for (const std::string& option : with) {
     if (std::ranges::find(paths, option) != paths.end()) {
       AddOption(option, &draws, &scenario);
@@ -375,6 +392,11 @@ std::optional<Scenario> Repaired(const Scenario& scenario, const v1::Error& erro
   const std::vector<std::string>& paths = ParameterPaths();
   Scenario changed = scenario;
   absl::string_view rest = field;
+  // All lists together are too long.
+  if (error.reason() == v1::TOO_MANY && field.ends_with("parameters")) {
+    for (auto& [name, size] : changed.sizes) size = std::max<uint64_t>(size - size / 4, 1);
+    return changed;
+  }
   // The longest end of the field that is the name of an option or of a part of one.
   for (bool more = true; more;) {
     const std::string path(rest);

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "service/text/cost.h"
 #include "tests/memory/memory_fixture.h"
 #include "tests/support/scale.h"
 
@@ -131,36 +132,83 @@ TEST_F(SessionMemory, StreamWithoutConnectionHasNoRegions) {
   ExpectError(stranger.Rejected().error(), Reason::kUnknownRegion, "attach_memory.token");
 }
 
-// Draft probabilities are copied, so they fill the window as if they had been sent.
-TEST(SessionMemoryInFlight, CopiedBytesFillTheWindow) {
-  Limits limits;
-  limits.stream_unanswered_bytes = kRegionBytes;
-  TestEngine engine = TestEngine::OnFake(limits);
+// Draft probabilities and masks that rows name are copied, so they fill the window as if they had been sent. Others are
+// not copied: a step of 18 bytes once had 256 MB of them copied, and was refused then.
+TEST(SessionMemoryInFlight, OnlyCopiedBytesFillTheWindow) {
+  const auto with_drafts = [](uint64_t region_id) {
+    StepBuilder builder(1, kMemoryVocabulary);
+    v1::VerifyDraft& chain = *builder.AddRow("a", 1, 0, F32Peak(kMemoryVocabulary, 1) + F32Peak(kMemoryVocabulary, 2))
+                                  .mutable_verify_draft();
+    chain.add_draft_tokens(1);
+    chain.set_mode(v1::VERIFY_MODE_REJECTION);
+    chain.set_draft_row(0);
+    v1::DraftTensor& drafts = *builder.step().mutable_draft_probabilities();
+    drafts.set_dtype(v1::DTYPE_F32);
+    drafts.set_rows(kRegionBytes / kMemoryRowBytes);
+    SetRegion(region_id, 0, kRegionBytes, drafts.mutable_source());
+    return builder.Build();
+  };
+  constexpr uint64_t kMaskBytes = kMemoryVocabulary / 8;
+  const auto with_masks = [](uint64_t region_id) {
+    StepBuilder builder(1, kMemoryVocabulary);
+    builder.AddRow("a", 1, 0, F32Peak(kMemoryVocabulary, 1)).mutable_mask()->set_mask_row(0);
+    builder.step().mutable_masks()->set_rows(kRegionBytes / kMaskBytes);
+    SetRegion(region_id, 0, kRegionBytes, builder.step().mutable_masks()->mutable_source());
+    return builder.Build();
+  };
+  constexpr uint64_t kFirstRegion = 1;
+  for (const bool has_drafts : {true, false}) {
+    for (const bool is_full : {true, false}) {
+      const v1::StreamRequest request = has_drafts ? with_drafts(kFirstRegion) : with_masks(kFirstRegion);
+      Limits limits;
+      limits.stream_unanswered_bytes =
+          request.ByteSizeLong() + (has_drafts ? kMemoryRowBytes : kMaskBytes) + (is_full ? 0 : 1);
+      TestEngine engine = TestEngine::OnFake(limits);
+      const auto connection = Connect(engine.get());
+      ClientRegion region(connection.get(), kRegionBytes);
+      ASSERT_EQ(region.id, kFirstRegion);
+      std::vector<float> certain(kMemoryVocabulary);
+      certain[1] = 1;
+      region.Write(0, has_drafts ? testing::F32Bytes(certain) : std::string(kMaskBytes, '\xff'));
+      StreamWorker worker(engine.get());
+      worker.Send(Attach(*connection));
+      worker.MustOpen(MakeOpen("a", 1, kMemoryVocabulary));
+      worker.Send(request);
+      EXPECT_EQ(worker.session().WantsFrames(), !is_full) << has_drafts;
+      engine.fake().FinishAll();
+      const v1::RowResult result = worker.Results(1, 1).at(0);
+      EXPECT_EQ(has_drafts ? result.verify().accepted() : result.draw().token(), 1u) << result.ShortDebugString();
+      EXPECT_TRUE(worker.IsIdle());
+      EXPECT_TRUE(worker.session().WantsFrames());
+    }
+  }
+}
+
+TEST(SessionMemoryInFlight, DraftsOfTooMuchWorkAreRefusedUncopied) {
+  constexpr uint32_t kWide = 1'000'000, kDrafts = 10;
+  TestEngine engine = TestEngine::OnFake();
   const auto connection = Connect(engine.get());
-  ClientRegion region(connection.get(), 2 * kRegionBytes);
+  constexpr uint64_t kBytes = uint64_t{kDrafts} * kWide * sizeof(float);
+  static_assert(price::kCopiedWord * kBytes / 4 > kMaxPieceWork);
+  constexpr uint64_t kLogits = kBytes + kWide * sizeof(float);  // one more row
+  ClientRegion region(connection.get(), kLogits);
   StreamWorker worker(engine.get());
   worker.Send(Attach(*connection));
-  worker.MustOpen(MakeOpen("a", 1, kMemoryVocabulary));
-  StepBuilder builder(1, kMemoryVocabulary);
-  v1::VerifyDraft& chain =
-      *builder.AddRow("a", 1, 0, F32Peak(kMemoryVocabulary, 1) + F32Peak(kMemoryVocabulary, 2)).mutable_verify_draft();
-  chain.add_draft_tokens(1);
+  worker.MustOpen(MakeOpen("a", 1, kWide));
+  StepBuilder builder(1, kWide);
+  v1::VerifyDraft& chain = *builder.AddRow("a", 1, 0, "").mutable_verify_draft();
+  for (uint32_t i = 0; i < kDrafts; ++i) chain.add_draft_tokens(i);
   chain.set_mode(v1::VERIFY_MODE_REJECTION);
   chain.set_draft_row(0);
-  std::vector<float> certain(kMemoryVocabulary);
-  certain[1] = 1;
-  region.Write(0, testing::F32Bytes(certain));
   v1::DraftTensor& drafts = *builder.step().mutable_draft_probabilities();
   drafts.set_dtype(v1::DTYPE_F32);
-  drafts.set_rows(kRegionBytes / kMemoryRowBytes);
+  drafts.set_rows(kDrafts);
+  SetRegion(region.id, 0, kBytes, drafts.mutable_source());
   v1::StreamRequest request = builder.Build();
-  SetRegion(region.id, 0, kRegionBytes, request.mutable_step()->mutable_draft_probabilities()->mutable_source());
+  request.clear_payloads();
+  SetRegion(region.id, 0, kLogits, request.mutable_step()->mutable_logits()->mutable_source());
   worker.Send(request);
-  EXPECT_FALSE(worker.session().WantsFrames());
-  engine.fake().FinishAll();
-  EXPECT_EQ(worker.Results(1, 1).at(0).verify().accepted(), 1u);
-  EXPECT_TRUE(worker.IsIdle());
-  EXPECT_TRUE(worker.session().WantsFrames());
+  ExpectError(worker.Results(1, 1).at(0), Reason::kTooMany, "step.rows[0]");
 }
 
 TEST(SessionMemoryInFlight, RegionIsFreedWhenItsStepIsAnswered) {

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "service/text/cost.h"
+#include "service/wire/compile_parameters.h"
 #include "tests/support/session.h"
 
 namespace sortition::service::sample_run_test {
@@ -159,7 +160,11 @@ TEST_F(SampleRunTest, LongOptionsAreTakenInPieces) {
   request.mutable_logits()->assign(size_t{kRows} * kWide * sizeof(float), '\0');
   uint64_t price = 0;
   for (v1::SampleRow& row : *request.mutable_rows()) {
-    for (uint32_t token = 0; token < kWide; ++token) row.mutable_parameters()->add_allowed_token_ids(token);
+    for (uint32_t token = 0; token < kWide; ++token) {
+      v1::LogitBias& bias = *row.mutable_parameters()->add_logit_bias();
+      bias.set_token(token);
+      bias.set_bias(1);
+    }
     price += price::kParameterByte * row.parameters().ByteSizeLong();
   }
   ASSERT_GE(price, kRows * kPieceWork) << "one row is more than a piece";
@@ -167,6 +172,18 @@ TEST_F(SampleRunTest, LongOptionsAreTakenInPieces) {
   for (const v1::RowResult& row : response.rows()) EXPECT_TRUE(row.has_draw()) << row.row();
   EXPECT_EQ(pieces_, kRows);
   EXPECT_GE(engine_->ledger().work(), price);
+}
+
+TEST_F(SampleRunTest, OptionsOfTooMuchWorkAreRefusedByName) {
+  v1::SampleRequest request = Rows(2);
+  v1::SamplingParameters& parameters = *request.mutable_rows(1)->mutable_parameters();
+  while (CompileCost(parameters) <= kMaxPieceWork) {
+    for (int i = 0; i < 10'000; ++i) parameters.add_logit_bias()->set_bias(1);
+  }
+  const v1::SampleResponse response = MustCall(request);
+  EXPECT_TRUE(response.rows(0).has_draw());
+  ExpectError(response.rows(1), Reason::kTooMany, "rows[1].parameters");
+  EXPECT_EQ(response.rows(1).error().limit(), absl::StrCat("max_piece_work ", kMaxPieceWork));
 }
 
 TEST_F(SampleRunTest, RowsMayAllFail) {

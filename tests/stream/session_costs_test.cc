@@ -74,6 +74,15 @@ TEST_F(SessionCosts, LedgerHasWhatARowAsksFor) {
   EXPECT_TRUE(RunOne(compact).has_score());
   EXPECT_EQ(engine_->ledger().work() - before,
             price::kRow + 3 * (price::kListedToken + 2 * price::kCompactToken + 10 * price::kCopiedEdit));
+  v1::StreamRequest masked = CompactScores(1, 1);
+  masked.mutable_step()->mutable_rows(0)->set_step_id(20);
+  v1::TokenSequence& allowed = *masked.mutable_step()->mutable_rows(0)->mutable_mask()->mutable_allowed_tokens();
+  for (const uint32_t token : {20u, kVocabulary - 1}) allowed.add_tokens(token);
+  const uint64_t scored = engine_->ledger().work();
+  EXPECT_TRUE(RunOne(masked).has_score());
+  constexpr uint64_t kSteps = 4;  // of a search among 10 edits
+  EXPECT_EQ(engine_->ledger().work() - scored, price::kRow + 3 * price::kListedToken + 2 * price::kCompactToken +
+                                                   10 * price::kCopiedEdit + 2 * kSteps * price::kSearchStep);
 }
 
 TEST_F(SessionCosts, RowOfTooMuchWorkIsRefusedByName) {
@@ -146,6 +155,53 @@ TEST_F(SessionCosts, LongMessagesPauseBeforeTheirWork) {
   begin(step.Build());
   const v1::RowResult result = compact_.Results(1, 1).at(0);
   EXPECT_TRUE(result.has_draw()) << result.ShortDebugString();
+}
+
+// Each phase has a copy of the lists. Eight phases once kept the thread for 350 milliseconds.
+TEST_F(SessionCosts, ListsForManyPhasesAreRefusedBeforehand) {
+  v1::OpenSequence open = MakeOpen("0", 1, kVocabulary);
+  v1::SamplingParameters& parameters = *open.mutable_parameters();
+  for (uint32_t token = 0; token < kBanned; ++token) {
+    parameters.add_banned_token_ids(token);
+    parameters.add_allowed_token_ids(kVocabulary - 1 - token);
+    parameters.add_bad_words()->add_tokens(token);
+  }
+  const auto add_phase = [&] {
+    v1::Phase& phase = *parameters.add_phases();
+    phase.add_begin(static_cast<uint32_t>(parameters.phases_size()));
+    phase.add_end(100);
+    phase.mutable_parameters()->add_banned_token_ids(kVocabulary - 1);
+  };
+  const uint64_t before = engine_->ledger().work();
+  EXPECT_FALSE(compact_.Open(open).has_error());
+  EXPECT_GE(engine_->ledger().work() - before, price::kParameterByte * parameters.ByteSizeLong());
+  for (uint32_t i = 0; i < kMaxPhases; ++i) add_phase();
+  const uint64_t opened = engine_->ledger().work();
+  open.set_request_id("1");
+  const v1::Error error = compact_.Open(open).error();
+  ExpectError(error, Reason::kTooMany, "open.parameters");
+  EXPECT_EQ(error.limit(), absl::StrCat("max_piece_work ", kMaxPieceWork));
+  EXPECT_EQ(engine_->ledger().work(), opened) << "refused before the work";
+}
+
+// Other streams are served between the two.
+TEST_F(SessionCosts, LongOptionsPauseBeforeTheHistory) {
+  v1::StreamRequest message;
+  v1::OpenSequence& open = *message.mutable_open() = MakeOpen("0", 1, kVocabulary);
+  open.mutable_parameters()->set_presence_penalty(1);
+  for (uint32_t token = 0; token < kBanned; ++token) {
+    v1::LogitBias& bias = *open.mutable_parameters()->add_logit_bias();
+    bias.set_token(token);
+    bias.set_bias(1);
+  }
+  open.mutable_history()->add_tokens(1);
+  open.mutable_history()->set_prompt_length(1);
+  const testing::Delivery delivery = testing::Deliver(message.SerializeAsString());
+  Session& session = compact_.session();
+  session.BeginFrame(std::get<Frame>(DecodeFrame(delivery.segments, delivery.bytes)));
+  int pieces = 1;
+  for (; session.back_off() > absl::ZeroDuration(); ++pieces) session.Continue();
+  EXPECT_EQ(pieces, 3) << "reading, options, history";
 }
 
 }  // namespace

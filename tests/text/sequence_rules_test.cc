@@ -27,13 +27,25 @@ RowResult Token(uint32_t token) {
   return RowResult::Drawn(std::move(answer));
 }
 
+std::variant<SequencePosition, Refusal> TakeOver(Sequence& sequence, const SequenceOwner& owner,
+                                                 std::shared_ptr<const SequenceSpec> spec,
+                                                 std::unique_ptr<Text>* replayed) {
+  std::unique_ptr<Text> replaced;
+  return sequence.TakeOver(owner, std::move(spec), replayed, &replaced);
+}
+
+std::optional<Refusal> Retire(Sequence& sequence) {
+  std::unique_ptr<Text> state;
+  return sequence.RetireUpTo(UINT64_MAX, &state);
+}
+
 class SequenceRules : public ::testing::Test {
  protected:
   static constexpr uint32_t kKept = 64;
 
   SequenceRules() {
     auto prompt = Prompt();
-    const auto taken = sequence_.TakeOver(owner_, spec_, &prompt);
+    const auto taken = TakeOver(sequence_, owner_, spec_, &prompt);
     EXPECT_TRUE(std::holds_alternative<SequencePosition>(taken));
     hash_ = std::get<SequencePosition>(taken).history_hash;
   }
@@ -110,7 +122,7 @@ TEST_F(SequenceRules, LongResultIsNotKept) {
   EXPECT_EQ(why.field, "step_id");
   EXPECT_EQ(why.limit, absl::StrCat("max_repeated_bytes ", kMaxRepeatedBytes));
   auto prompt = Prompt();
-  ASSERT_TRUE(std::holds_alternative<SequencePosition>(sequence_.TakeOver(owner_, spec_, &prompt)));
+  ASSERT_TRUE(std::holds_alternative<SequencePosition>(TakeOver(sequence_, owner_, spec_, &prompt)));
   EXPECT_TRUE(std::holds_alternative<StepGrant>(sequence_.Begin(owner_, Intent(1, 3, hash_))));
 }
 
@@ -183,7 +195,7 @@ TEST_F(SequenceRules, AbortedStepKeepsEdits) {
   auto begun = sequence_.Begin(owner_, Intent(1, 3, hash_));
   const auto lent = std::get<StepGrant>(begun).views[0].edits;
   const std::vector<kernels::LogitEdit> copy = *lent;
-  ASSERT_TRUE(std::holds_alternative<SequencePosition>(sequence_.TakeOver({11, 2}, spec_, nullptr)));
+  ASSERT_TRUE(std::holds_alternative<SequencePosition>(TakeOver(sequence_, {11, 2}, spec_, nullptr)));
   begun = sequence_.Begin({11, 2}, Intent(1, 3, hash_));
   ASSERT_TRUE(std::holds_alternative<StepGrant>(begun));
   ASSERT_TRUE(std::holds_alternative<RowResult>(sequence_.Commit(std::get<StepGrant>(begun).ticket, Token(42))));
@@ -198,7 +210,7 @@ TEST_F(SequenceRules, LongHistoryIsNotReadAnew) {
   child->history.no_repeat_ngram = 4;
   const auto more = static_cast<uint32_t>(kMaxPieceWork / (price::kRewrittenToken * RewriteTimes(true, 0))) + 1;
   auto state = Text::Build(parent, std::vector<uint32_t>(more, 7), 0, kKept);
-  ASSERT_TRUE(std::holds_alternative<SequencePosition>(sequence_.TakeOver(owner_, parent, &state)));
+  ASSERT_TRUE(std::holds_alternative<SequencePosition>(TakeOver(sequence_, owner_, parent, &state)));
   EXPECT_EQ(ExpectRefusal(Fork(owner_, child, std::nullopt), Reason::kHistoryRequired).limit,
             absl::StrCat("max_piece_work ", kMaxPieceWork));
   EXPECT_EQ(Fork(owner_, child, more * 99 / 100).index(), 0u);
@@ -230,7 +242,7 @@ TEST_F(SequenceRules, EditsOfAMessageAreBounded) {
   std::iota(history.begin(), history.end(), 0);
   auto state = Text::Build(spec, history, 0, kKept);
   const uint64_t hash = state->history_hash();
-  ASSERT_TRUE(std::holds_alternative<SequencePosition>(sequence_.TakeOver(owner_, spec, &state)));
+  ASSERT_TRUE(std::holds_alternative<SequencePosition>(TakeOver(sequence_, owner_, spec, &state)));
   const TokenTree drafts = TokenTree::Chain(std::vector<uint32_t>(64, 1));
   Bill message;
   const auto begin = [&](EditsUse use, Bill* bill) {
@@ -285,7 +297,7 @@ TEST_F(SequenceRules, ForkContinuesFromAnyKeptPosition) {
   auto begun = sequence_.Begin(owner_, Intent(2, 4, drawn.history_hash));
   EXPECT_EQ(why_not(owner_, std::nullopt), Reason::kStepInFlight);
   sequence_.Abort(std::get<StepGrant>(begun).ticket);
-  ASSERT_FALSE(sequence_.RetireUpTo(UINT64_MAX).has_value());
+  ASSERT_FALSE(Retire(sequence_).has_value());
   EXPECT_EQ(why_not(owner_, std::nullopt), Reason::kHistoryRequired);
 }
 
@@ -304,13 +316,13 @@ TEST_F(SequenceRules, HighestEpochOwnsLoserChangesNothing) {
   const SequenceOwner newer{11, 2};
   auto begun = sequence_.Begin(owner_, Intent(1, 3, hash_));
   const uint64_t ticket = std::get<StepGrant>(begun).ticket;
-  ASSERT_TRUE(std::holds_alternative<SequencePosition>(sequence_.TakeOver(newer, spec_, nullptr)));
+  ASSERT_TRUE(std::holds_alternative<SequencePosition>(TakeOver(sequence_, newer, spec_, nullptr)));
   // The former owner's result comes too late, and its next steps are refused.
   ExpectRefusal(sequence_.Commit(ticket, Token(42)), Reason::kSuperseded);
   EXPECT_EQ(WhyNot(owner_, Intent(2, 3, hash_)), Reason::kSuperseded);
   for (const SequenceOwner& loser : {owner_, SequenceOwner{11, 3}}) {
     auto prompt = Prompt();
-    auto taken = sequence_.TakeOver(loser, spec_, &prompt);
+    auto taken = TakeOver(sequence_, loser, spec_, &prompt);
     EXPECT_NE(prompt, nullptr) << "taken although refused";
     EXPECT_EQ(ExpectRefusal(taken, Reason::kSuperseded).limit, "> 11");
   }
@@ -323,7 +335,7 @@ TEST_F(SequenceRules, LostReplyIsRepeatedToNextStream) {
   const StepIntent intent = Intent(1, 3, hash_);
   Run(intent, 42);
   const SequenceOwner next{11, 2};
-  auto taken = sequence_.TakeOver(next, spec_, nullptr);
+  auto taken = TakeOver(sequence_, next, spec_, nullptr);
   ASSERT_TRUE(std::holds_alternative<SequencePosition>(taken));
   EXPECT_EQ(std::get<SequencePosition>(taken).last_step_id, 1u);
   auto again = sequence_.Begin(next, intent);
@@ -337,10 +349,10 @@ TEST_F(SequenceRules, StateOfOtherOptionsIsNotKept) {
         +[](SequenceSpec& s) { s.listed_edits = {{.token = 1, .flags = kernels::LogitEdit::kBanned}}; }}) {
     Sequence sequence(owner_, spec_, 64);
     auto prompt = Prompt();
-    ASSERT_TRUE(std::holds_alternative<SequencePosition>(sequence.TakeOver(owner_, spec_, &prompt)));
+    ASSERT_TRUE(std::holds_alternative<SequencePosition>(TakeOver(sequence, owner_, spec_, &prompt)));
     auto other = Spec();
     change(*other);
-    ExpectRefusal(sequence.TakeOver({11, 2}, other, nullptr), Reason::kHistoryRequired);
+    ExpectRefusal(TakeOver(sequence, {11, 2}, other, nullptr), Reason::kHistoryRequired);
   }
 }
 
@@ -349,7 +361,7 @@ TEST_F(SequenceRules, AnswerOfOtherOptionsIsNotRepeated) {
   Run(intent, 42);
   auto other = Spec();
   other->parameters.top_k = 5;
-  ASSERT_TRUE(std::holds_alternative<SequencePosition>(sequence_.TakeOver({11, 2}, other, nullptr)));
+  ASSERT_TRUE(std::holds_alternative<SequencePosition>(TakeOver(sequence_, {11, 2}, other, nullptr)));
   ExpectRefusal(sequence_.Begin({11, 2}, intent), Reason::kHistoryRequired);
 }
 
@@ -357,14 +369,14 @@ TEST_F(SequenceRules, AnswerOfOtherOptionsIsNotRepeated) {
 TEST_F(SequenceRules, StateIsDestroyedOutsideOfTheLock) {
   for (const auto end :
        {+[](Sequence&sequence, std::unique_ptr<Text> other) {
-          EXPECT_EQ(sequence.TakeOver({11, 2}, Spec(), &other).index(), 0u);
+          EXPECT_EQ(TakeOver(sequence, {11, 2}, Spec(), &other).index(), 0u);
         },
         +[](Sequence&sequence, std::unique_ptr<Text>) {
           auto spec = Spec();
           spec->seed = 1;
-          EXPECT_EQ(sequence.TakeOver({11, 2}, spec, nullptr).index(), 1u);
+          EXPECT_EQ(TakeOver(sequence, {11, 2}, spec, nullptr).index(), 1u);
         },
-        +[](Sequence&sequence, std::unique_ptr<Text>) { EXPECT_FALSE(sequence.RetireUpTo(UINT64_MAX).has_value()); }}) {
+        +[](Sequence&sequence, std::unique_ptr<Text>) { EXPECT_FALSE(Retire(sequence).has_value()); }}) {
     Sequence sequence(owner_, spec_, kKept);
     bool is_free = false;
     std::unique_ptr<Text> rest;
@@ -373,7 +385,7 @@ TEST_F(SequenceRules, StateIsDestroyedOutsideOfTheLock) {
       delete gone;
     });
     auto state = Text::Build(std::move(spec), std::vector<uint32_t>{1, 2, 3}, 3, kKept);
-    EXPECT_EQ(sequence.TakeOver(owner_, spec_, &state).index(), 0u);
+    EXPECT_EQ(TakeOver(sequence, owner_, spec_, &state).index(), 0u);
     end(sequence, Prompt());
     EXPECT_TRUE(is_free);
   }
@@ -382,7 +394,7 @@ TEST_F(SequenceRules, StateIsDestroyedOutsideOfTheLock) {
 TEST_F(SequenceRules, RetiredSequenceAsksForReplay) {
   const RowResult first = Run(Intent(1, 3, hash_), 42);
   auto begun = sequence_.Begin(owner_, Intent(2, 4, first.history_hash));
-  ASSERT_FALSE(sequence_.RetireUpTo(UINT64_MAX).has_value());
+  ASSERT_FALSE(Retire(sequence_).has_value());
   ExpectRefusal(sequence_.Commit(std::get<StepGrant>(begun).ticket, Token(1)), Reason::kStepCancelled);
   EXPECT_EQ(WhyNot(owner_, Intent(2, 4, first.history_hash)), Reason::kHistoryRequired);
 }

@@ -373,5 +373,30 @@ TEST_F(SequenceTableTest, TenantsAndWorkerSessionsAreApart) {
   }
 }
 
+// A state of millions of tokens takes 40 milliseconds, in which its stream's thread once served no other stream.
+TEST_F(SequenceTableTest, LargeStateIsDestroyedOnAnotherThread) {
+  std::thread::id destroyed_by;
+  const auto destroy = [&](uint64_t bytes) {
+    const auto note = [&](int* state) {
+      destroyed_by = std::this_thread::get_id();
+      delete state;
+    };
+    table().Destroy(std::shared_ptr<int>(new int, note), bytes);
+  };
+  destroy(1000);
+  EXPECT_EQ(destroyed_by, std::this_thread::get_id());
+  destroy(10 << 20);
+  table_.reset();  // joins the thread
+  EXPECT_NE(destroyed_by, std::this_thread::get_id());
+}
+
+TEST_F(SequenceTableTest, OpenNamesTheStateThatItReplaces) {
+  const auto replaced = [](const auto& opened) { return std::get<SequenceTable::Opened>(opened).replaced_bytes; };
+  EXPECT_EQ(replaced(Open(1, 50'000)), 0u);
+  const uint64_t bytes = replaced(Open(1));
+  EXPECT_GT(bytes, 50'000 * sizeof(uint32_t));
+  EXPECT_LT(replaced(Open(1)), bytes);
+}
+
 }  // namespace
 }  // namespace sortition::service::sequence_table_test

@@ -3,7 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
+#include <numeric>
+#include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -205,6 +209,62 @@ TEST(PhaseOptions, OneSumDoesNotDependOnHowOptionsCompile) {
     EXPECT_FALSE(StatesOneSum(MustCompile(options + "dynamic_temperature { range: 0.5 }")));
   }
   EXPECT_TRUE(StatesOneSum(MustCompile("temperature: 0")));
+}
+
+// The lists of a phase are joined from compiled ones, and equal those of a text that has them outside of phases.
+TEST(PhaseOptions, LongListsEqualThoseOfATextWithThem) {
+  constexpr uint32_t kWide = 100'000;
+  std::mt19937 random(1);
+  const auto tokens = [&](size_t count) {
+    std::vector<uint32_t> all(kWide);
+    std::iota(all.begin(), all.end(), 0u);
+    std::shuffle(all.begin(), all.end(), random);
+    return std::vector<uint32_t>(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(count));
+  };
+  const auto add = [&](bool biases, bool bans, bool allowed, v1::SamplingParameters* p) {
+    if (biases) p->clear_logit_bias();
+    if (bans) p->clear_banned_token_ids();
+    if (allowed) p->clear_allowed_token_ids();
+    for (const uint32_t token : tokens(biases ? 3000 : 0)) {
+      v1::LogitBias& bias = *p->add_logit_bias();
+      bias.set_token(token);
+      bias.set_bias(token % 3 == 0 ? 0.0f : 1.5f);
+    }
+    for (const uint32_t token : tokens(bans ? 2000 : 0)) p->add_banned_token_ids(token);
+    for (const uint32_t token : tokens(allowed ? 20'000 : 0)) p->add_allowed_token_ids(token);
+  };
+  const auto compile = [](const v1::SamplingParameters& parameters) {
+    SequenceSpec spec;
+    spec.vocabulary = spec.live_vocabulary = kWide;
+    const auto refusal = CompileParameters(parameters, Limits(), "p", &spec);
+    EXPECT_FALSE(refusal) << refusal->field << ": " << refusal->message;
+    return spec;
+  };
+  v1::SamplingParameters outside;
+  add(true, true, true, &outside);
+  for (const uint32_t token : tokens(4000)) outside.add_bad_words()->add_tokens(token);
+  for (int lists = 0; lists < 8; ++lists) {
+    v1::SamplingParameters phased = outside;
+    v1::Phase& phase = *phased.add_phases();
+    phase.add_begin(1);
+    phase.add_end(2);
+    v1::SamplingParameters& own = *phase.mutable_parameters();
+    add(lists & 1, lists & 2, lists & 4, &own);
+    v1::SamplingParameters plain = outside;
+    if (lists & 1) *plain.mutable_logit_bias() = own.logit_bias();
+    if (lists & 2) *plain.mutable_banned_token_ids() = own.banned_token_ids();
+    if (lists & 4) *plain.mutable_allowed_token_ids() = own.allowed_token_ids();
+    const SequenceSpec spec = compile(phased), want = compile(plain);
+    EXPECT_TRUE(spec.Within(1).listed_edits == want.listed_edits) << lists;
+    EXPECT_EQ(spec.Within(1).allowed_tokens, want.allowed_tokens) << lists;
+    EXPECT_TRUE(std::ranges::is_sorted(want.listed_edits, {}, &kernels::LogitEdit::token));
+    std::set<uint32_t> edited(plain.banned_token_ids().begin(), plain.banned_token_ids().end());
+    for (const auto& word : plain.bad_words()) edited.insert(word.tokens(0));
+    for (const v1::LogitBias& bias : plain.logit_bias()) {
+      if (bias.bias() != 0) edited.insert(bias.token());
+    }
+    EXPECT_EQ(want.listed_edits.size(), edited.size());
+  }
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // A queue of tasks and its threads.
-#include "service/batch/aside_threads.h"
+#include "service/aside_threads.h"
 
 #include <utility>
 

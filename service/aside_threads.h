@@ -1,4 +1,5 @@
-// Threads for long tasks besides the devices' work: re-checks and reads of a device's memory.
+// Threads for long tasks besides the devices' work and the streams': re-checks, reads of a device's memory, and the
+// destruction of large states.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +13,8 @@
 
 namespace sortition::service {
 
-// Thread-safe. The queue is bounded by the batches in flight: a batch that is being checked still counts as one on its
-// device.
+// Thread-safe. The queue is bounded by the batches in flight, since a batch that is being checked still counts as one
+// on its device, and by the states that streams build meanwhile, which takes longer than to destroy them.
 class AsideThreads {
  public:
   explicit AsideThreads(uint32_t threads);
