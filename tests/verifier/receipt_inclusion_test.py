@@ -141,7 +141,7 @@ class JsonTest(FolderTest):
             (changed(b'"offset":0', b'"offset":NaN'), "bad_json", "NaN"),
             (changed(b'"offset":0', b'"offset":true'), "bad_json", "offset of the receipt: True"),
             (changed(b'"offset":0,', b""), "bad_json", "lacks offset"),
-            (changed(b'"offset":0', b'"offset":0,"other":0'), "bad_json", "has no member other"),
+            (changed(b'"offset":0', b'"offset":0,"other":0'), "bad_json", "has no member 'other'"),
             (changed(b'"index":"0"', b'"index":0'), "bad_json", "index of the receipt: 0"),
             (changed(b'"index":"0"', b'"index":"00"'), "bad_json", "index of the receipt"),
             (changed(b'"index":"0"', b'"index":"18446744073709551616"'), "bad_json", "below 2^64"),
