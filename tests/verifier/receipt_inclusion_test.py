@@ -132,7 +132,7 @@ class JsonTest(FolderTest):
              "not_canonical", "byte"),
             (changed(b'"offset":0', b'"offset":-0'), "not_canonical", "byte"),
             (changed(b'"type":"receipt"', b'"type":"r\\u0065ceipt"'), "not_canonical", "byte"),
-            (changed(b'"offset":0', b'"offset":0,"offset":0'), "doubled_key", '"offset" twice'),
+            (changed(b'"offset":0', b'"offset":0,"offset":0'), "doubled_key", "'offset' twice"),
             (changed(b'"offset":0', b'"offset":9007199254740993'), "wide_number", "2^53"),
             (changed(b'"offset":0', b'"offset":1' + b"0" * 5000), "wide_number", "2^53"),
             (changed(b'"offset":0', b'"offset":4294967296'), "bad_json", "offset of the receipt: 4294967296"),

@@ -83,7 +83,7 @@ def check_receipts(words: List[str]) -> int:
     masks = masks_of(asked.masks) if asked.masks else ()
     keys = [key for path in asked.keys for key in keys_of(path)]
     if asked.tolerance is not None and not 0 <= asked.tolerance < float("inf"):
-        refuse("--tolerance", str(asked.tolerance), "not a finite number of nats, at least 0")
+        refuse("--tolerance", f"{asked.tolerance:g}", "not a finite number of nats, at least 0")
     with open(asked.file, "rb") as receipts:
         try:
             report = verify(receipts, keys, seeds, rows or None, prompt, asked.tolerance, not asked.without_draws,

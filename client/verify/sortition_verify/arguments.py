@@ -1,4 +1,4 @@
-"""Values and files of the commands' options. One that cannot be used raises SystemExit with the option and the value."""
+"""Values and files of the commands' options. One that is wrong raises SystemExit with the option and the value."""
 
 import base64
 import json
@@ -70,7 +70,7 @@ def rows_of(options: List[str]) -> Dict[int, Any]:
             refuse("--row", word, "not POSITION=FILE.npy")
         if int(place) in rows:
             refuse("--row", word, "the position has a row already")
-        row = array_of("--row", path)
+        row = array_of(f"--row={place}", path)
         if row.dtype.name not in FORMS or row.size != row.shape[-1]:
             refuse("--row", word, f"{row.dtype.name} of shape {row.shape}; one row of float32, float16 or uint16 only")
         rows[int(place)] = widen(row.reshape(-1).view(f"<u{row.itemsize}"), FORMS[row.dtype.name])

@@ -387,10 +387,11 @@ def verify(file: BinaryIO, keys: Iterable[bytes] = (), seeds: Iterable[str] = ()
     """Checks a file of receipts. Reads each record once and keeps none.
 
     `keys` are the public keys that are trusted; with none, every key is, and only the signature is checked. `seeds` are
-    lines "SEED SALT" that open commitments. `rows` are logits by position, as f32 bits, of the file's only chain (with
-    several, SeveralChains is raised), and `prompt` are its prompt's tokens, which options that look at a history need. With a `tolerance` in nats the logits
-    may be recomputed ones: a token may lose the race by that much, and its kept tokens are not compared. `masks` are
-    packed masks of steps, as 32-bit words and in any order: a receipt says which one its step had.
+    lines "SEED SALT" that open commitments. `rows` are logits by position, as f32 bits, of the file's only chain: with
+    several, SeveralChains is raised. `prompt` are its prompt's tokens, which options that look at a history need. With
+    a `tolerance` in nats the logits may be recomputed ones: a token may lose the race by that much, and its kept tokens
+    are not compared. `masks` are packed masks of steps, as 32-bit words and in any order: a receipt says which one its
+    step had.
     """
     return Verifier(keys, seeds, rows, prompt, tolerance, draws, masks).read(file)
 
