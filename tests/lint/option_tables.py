@@ -221,8 +221,8 @@ def python_table(lines: List[Line], contract: Contract, limits: Dict[str, int]) 
         + "repeated\n# field, a tuple an enumeration. WITHIN: those that a phase may replace.\nWITHIN = {\n"
         + wrapped([field for name, field in fields if name in in_phases])
         + "}\n# Fields whose value 0 is no value: no words state it.\nIMPLICIT = {"
-        + ", ".join(f'"{name}"' for name in contract.implicit()) + "}\nFIELDS = {\n" + wrapped(["**WITHIN", *(field for name, field in fields if name not in in_phases)])
-        + "}\n")
+        + ", ".join(f'"{name}"' for name in contract.implicit()) + "}\nFIELDS = {\n"
+        + wrapped(["**WITHIN", *(field for name, field in fields if name not in in_phases)]) + "}\n")
 
 
 def page_table(lines: List[Line]) -> str:

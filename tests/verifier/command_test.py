@@ -96,11 +96,11 @@ class CommandTest(unittest.TestCase):
 
     def test_a_token_of_no_vocabulary_ends_no_check(self):
         rows = np.zeros(50, np.float32)
-        for listed, method in ((True, 1), (False, 1), (False, 3)):
+        for listed, method, *options in ((True, 1), (False, 1), (False, 3), (False, 3, "--tolerance=1")):
             chain = maker.Chain(parameters={"frequency_penalty": 0.5}).draw(1, token=51, listed=listed, method=method)
             chain.receipt(position=4, token=1, logprob=0, kept=[(1, 0x3F800000)])
             ran = self.receipts(chain.file(), f"--seeds={self.write('seeds', self.seed)}",
-                                f"--prompt={self.write('prompt.json', '[3, 1, 4]')}",
+                                f"--prompt={self.write('prompt.json', '[3, 1, 4]')}", *options,
                                 *(f"--row={place}={self.write(f'{place}.npy', rows)}" for place in (3, 4)))
             self.assertEqual((ran.returncode, ran.stderr), (4, b""))
             self.assertIn(b"wrong_row", ran.stdout)
@@ -127,7 +127,8 @@ class CommandTest(unittest.TestCase):
                 (f"--masks={self.write('cube.npy', np.zeros((1, 1, 2), 'i4'))}", "rows of words"),
                 (f"--keys={self.write('key', 'zz')}", "no public keys"),
                 (f"--keys={self.write('pem', '-----BEGIN PUBLIC KEY-----x-----END')}", "no public keys"),
-                (f"--keys={self.write('binary', bytes([255]))}", "codec"), (f"--seeds={self.folder / 'binary'}", "codec"),
+                (f"--keys={self.write('binary', bytes([255]))}", "codec"),
+                (f"--seeds={self.folder / 'binary'}", "codec"),
                 (f"--prompt={self.folder / 'binary'}", "codec"), (f"--prompt={self.write('a.json', '{')}", "no JSON"),
                 (f"--prompt={self.write('b.json', '[1, -1]')}", "no list of tokens"),
                 (f"--prompt={self.write('c.json', '[true]')}", "no list of tokens"),
@@ -174,6 +175,12 @@ class CommandTest(unittest.TestCase):
             self.assert_refused(imported(**changes), "lines: bad_record: line 1: ", why)
 
     # --- what is printed
+
+    def test_a_report_is_printed_in_any_locale(self):
+        ran = self.run_on("receipts", self.write("file.bin", self.chain.file()),
+                          f"--seeds={self.write('seeds', chr(0x2192) + ' 00')}", PYTHONIOENCODING="cp1252")
+        self.assertEqual((ran.returncode, ran.stderr), (4, b""))
+        self.assertIn(rb"'\u2192'", ran.stdout)
 
     def test_names_of_files_are_printed_plainly(self):
         for name in ("a\n::error::b.tar.gz", "\u00e9\u2028.tar.gz", os.fsdecode(b"\xff.tar.gz")):

@@ -1,4 +1,4 @@
-"""Parameters that no server of this law takes, whatever its limits are: ranges, counts and contradictions.
+"""Parameters that no server of this law takes, with any limits: ranges, counts and contradictions.
 
 Fields, ranges and limits are those of option_table.py. Each list is read once, so a check takes time by its words.
 """
