@@ -141,11 +141,12 @@ class ParametersTest(unittest.TestCase):
             reads = Counted.reads if phases == 1 else reads
             self.assertEqual(Counted.reads, reads)
 
-    def test_chains_keep_no_words(self):
+    def test_chains_keep_no_lists(self):
         words = maker.words_of({"banned_token_ids": list(range(40))})
         verifier = maker.receipts.Verifier()
         verifier.read(io.BytesIO(opening(words, 1).records[0] + opening([10, 0], 2).records[0]))
-        self.assertEqual([chain.opening.words for chain in verifier.chains.values()], [[], []])
+        self.assertEqual([(chain.opening.words, chain.parameters) for chain in verifier.chains.values()],
+                         [([], None), ([], None)])
 
 
 def random_words(generator):

@@ -103,7 +103,7 @@ class Chain:
     begun: bool = False
     fits: bool = True
     waiting: int = 0  # receipts that fit, under no signature yet
-    parameters: Optional[Dict[str, Any]] = None
+    parameters: Optional[Dict[str, Any]] = None  # after the opening for rows alone
     compiled: List[Compiled] = field(default_factory=list)  # outside of phases, then in each; empty: unknown
     mask_nan: bool = False
     seed: Optional[int] = None
@@ -162,7 +162,10 @@ class Verifier:
 
     def take(self, kind: int, body: bytes) -> None:
         if kind == form.OPENING:
-            self.open(body)
+            chain = self.open(body)
+            if chain is not None and chain.opening is not None:
+                chain.opening.words, chain.opening.integers = [], []  # the chain has what they compile to
+                chain.parameters = chain.parameters if self.rows is not None else None
         elif kind == form.RECEIPT:
             self.report.receipts += 1
             self.receive(form.receipt_of(body))
@@ -198,8 +201,6 @@ class Verifier:
         if (magic, law) != (form.MAGIC, LAW_VERSION):
             self.problem("unknown_law", f"law {law}, magic {magic!r}", name)
             chain.unknown = "of another law"
-        if chain.opening is not None:
-            chain.opening.words, chain.opening.integers = [], []  # the chain has what they compile to
         return chain
 
     def compile(self, chain: Chain) -> None:
@@ -279,8 +280,9 @@ class Verifier:
         if impossible:
             self.wrong(receipt, "wrong_token", impossible)
             return ""
-        adaptive = "adaptive_p" in chain.parameters
-        kept, drawn, reason = kept_distribution(chain.compiled[receipt.phase], receipt), receipt.token, ""
+        compiled = chain.compiled[receipt.phase]
+        adaptive = any(stage[0] == stages.ADAPTIVE_P for stage in compiled.chain)
+        kept, drawn, reason = kept_distribution(compiled, receipt), receipt.token, ""
         if adaptive:
             reason = "with adaptive_p"
         elif receipt.method in (form.ACCEPTED, form.REPLACED):
