@@ -49,8 +49,9 @@ absl::StatusOr<NpyHeader> ParseNpyHeader(const std::string& bytes) {
   NpyHeader header;
   header.data_offset = start + length;
   const auto type = FindValue(dictionary, "descr");
+  const auto order = FindValue(dictionary, "fortran_order");
   const auto shape = FindValue(dictionary, "shape");
-  for (const auto* value : {&type, &shape}) {
+  for (const auto* value : {&type, &order, &shape}) {
     if (!value->ok()) return value->status();
   }
   if (!absl::StartsWith(*type, "'")) return NpyError("arrays of records are not rows");
@@ -62,6 +63,10 @@ absl::StatusOr<NpyHeader> ParseNpyHeader(const std::string& bytes) {
     if (!absl::SimpleAtoi(part, &size))
       return NpyError(absl::StrCat("a dimension of the shape is out of range: ", part));
     header.shape.push_back(size);
+  }
+  // An array of one dimension has the same bytes in both orders.
+  if (!absl::StartsWith(*order, "False") && header.shape.size() > 1) {
+    return NpyError("fortran_order must be False: rows are read one after the other (numpy.ascontiguousarray)");
   }
   return header;
 }

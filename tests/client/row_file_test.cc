@@ -1,6 +1,10 @@
 // Row files: formats that are taken, and the messages of refusals.
 #include "client/receipts/row_file.h"
 
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -64,10 +68,26 @@ TEST(RowFileTest, ArrayThatIsNoRowIsRefused) {
   ExpectRefusal(Npy(Dictionary("<u2", "(4,)"), data), std::nullopt, std::nullopt, "--dtype=bf16");
   ExpectRefusal(Npy(Dictionary("<f4", "(2,)"), data), v1::DTYPE_F16, std::nullopt, "not of the --dtype");
   ExpectRefusal(Npy(Dictionary("<f4", "(2, 1)"), data), std::nullopt, std::nullopt, "one row");
+  ExpectRefusal(Npy(Dictionary("<f4", "(1, 2)", "True"), data), std::nullopt, std::nullopt, "fortran_order");
+  EXPECT_TRUE(ParseRow(Npy(Dictionary("<f4", "(2,)", "True"), data), std::nullopt, std::nullopt).ok());
   ExpectRefusal(Npy(Dictionary("<f4", "()"), data), std::nullopt, std::nullopt, "one row");
   ExpectRefusal(Npy(Dictionary("<f4", "(0,)"), ""), std::nullopt, std::nullopt, "one row");
   ExpectRefusal(Npy(Dictionary("<f4", "(3,)"), data), std::nullopt, std::nullopt, "needs 12 bytes, the file has 8");
   ExpectRefusal(Npy(Dictionary("<f4", "(99999999999,)"), data), std::nullopt, std::nullopt, "out of range");
+}
+
+TEST(RowFileTest, MatrixInFortranOrderIsRefused) {
+  const std::string path = absl::StrCat(::testing::TempDir(), "sortition_", getpid(), "_matrix.npy");
+  for (const bool is_fortran : {false, true}) {
+    std::ofstream(path, std::ios::binary)
+        << Npy(Dictionary("<f4", "(2, 2)", is_fortran ? "True" : "False"), "abcdefghijklmnop");
+    const auto matrix = RowMatrix::Open(path, std::nullopt, 2);
+    ASSERT_EQ(matrix.ok(), !is_fortran);
+    if (is_fortran) {
+      EXPECT_THAT(std::string(matrix.status().message()), HasSubstr("fortran_order must be False"));
+    }
+  }
+  std::remove(path.c_str());
 }
 
 TEST(RowFileTest, BrokenHeadersAreRefused) {
@@ -77,6 +97,7 @@ TEST(RowFileTest, BrokenHeadersAreRefused) {
     EXPECT_FALSE(ParseRow(good.substr(0, size), std::nullopt, std::nullopt).ok()) << size;
   ExpectRefusal(Npy(Dictionary("<f4", "(2,)"), "", 9), std::nullopt, std::nullopt, "version 9");
   ExpectRefusal(Npy("{}", ""), std::nullopt, std::nullopt, "no 'descr'");
+  ExpectRefusal(Npy("{'descr': '<f4', 'shape': (2,)}", ""), std::nullopt, std::nullopt, "no 'fortran_order'");
   ExpectRefusal(Npy("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (2,)}", ""), std::nullopt, std::nullopt,
                 "records");
   ExpectRefusal(Npy("{'descr': '<f4', 'fortran_order': False, 'shape': 2}", ""), std::nullopt, std::nullopt,

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Writes what is made from kernels/law/options.inc and is not C++: the verifier's tables and a table of a page.
-The verifier's fields come from the contract, proto/sortition/v1/parameters.proto.
+The verifier's fields come from the contract, proto/sortition/v1/parameters.proto, and its limits from service/.
 
 `option_tables.py` compares the files with what it would write, prints a line for each that differs, and exits with 1 if
 there is any. `option_tables.py --write` writes them.
@@ -14,9 +14,13 @@ from typing import Dict, Iterator, List, NamedTuple, Tuple
 
 TABLE = Path("kernels/law/options.inc")
 CONTRACT = Path("proto/sortition/v1/parameters.proto")
+LIMITS = (Path("service/limits.inc"), Path("service/tuning_flags.inc"), Path("service/limits.h"))
 PYTHON = Path("client/verify/sortition_verify/option_table.py")
 PAGE = Path("docs/semantics.md")
 BEGIN, END = "<!-- options.inc -->\n", "<!-- end of options.inc -->\n"
+# Limits of parameters: the value of a fixed one, and the most that an operator can set of another one.
+OF_PARAMETERS = ("max_string_tokens", "max_tag_tokens", "max_phases", "max_choice_index", "max_history",
+                 "max_listed_tokens")
 # Numbers of the law that reach a row as its edits alone.
 AS_EDITS = ("frequency_penalty", "presence_penalty")
 COLUMNS = {
@@ -61,6 +65,20 @@ def number(text: str) -> float:
     return value
 
 
+def limits_of(source: str) -> Dict[str, int]:
+    """The values of OF_PARAMETERS."""
+
+    def value(text: str) -> int:
+        names = re.sub(r"(?:service::)?\b(k[A-Z]\w+)", lambda match: f"({value(constants[match[1]])})", text)
+        return int(number(names.replace("/", "//")))
+
+    constants = dict(re.findall(r"FIXED_LIMIT\(\w+, (\w+), \w+, ([^,]+),", source))
+    constants.update(re.findall(r"^inline constexpr \w+ (k\w+) = ([^;]+);", source, re.MULTILINE))
+    highest = dict(re.findall(r"\bLIMIT\(\w+, (\w+), [^,]+, [^,]+, ([^,]+),", source))
+    highest.update(re.findall(r"FIXED_LIMIT\(\w+, \w+, (\w+), ([^,]+),", source))
+    return {name: value(highest[name]) for name in OF_PARAMETERS}
+
+
 def shown(text: str) -> str:
     return f"{number(text):.7g}" if "f" in text else str(number(text))
 
@@ -85,15 +103,18 @@ class Contract:
     def __init__(self, source: str) -> None:
         self.blocks: Dict[str, List[Tuple[str, List[str]]]] = {}
         inside: List[str] = []
+        in_oneof = False
         for line in re.sub(r" *//.*", "", source).splitlines():
             if line.endswith("{"):
-                inside.append(inside[-1] if "oneof" in line else line.split()[-2])
+                in_oneof = "oneof" in line
+                inside.append(inside[-1] if in_oneof else line.split()[-2])
                 self.blocks.setdefault(inside[-1], [])
             elif line.endswith("}"):
                 inside.pop()
+                in_oneof = False
             elif inside and " = " in line:
                 words, number = line.rstrip(";").split(" = ")
-                self.blocks[inside[-1]].append((number, words.split()))
+                self.blocks[inside[-1]].append((number, ["optional"] * in_oneof + words.split()))
 
     def kind_of(self, name: str) -> str:
         if name in self.kinds:
@@ -108,19 +129,26 @@ class Contract:
         item = self.kind_of(kind)
         return f'{number}: ("{name}", {f"[{item}]" if "repeated" in label else item})'
 
+    def implicit(self) -> List[str]:
+        """Names of the numbers and enumerations whose value 0 is no value. No two messages have one of a name."""
+        kinds = {"float", "uint32", "bool", *(name for name, block in self.blocks.items() if len(block[0][1]) == 1)}
+        return [words[1] for block in self.blocks.values() for _, words in block
+                if len(words) == 2 and words[0] in kinds]
+
 
 def may_change(column: Dict[str, str]) -> bool:
     """True if a phase may replace the option."""
     return column.get("phase") in ("Phase", "PhaseState")
 
 
-def python_table(lines: List[Line], contract: Contract) -> str:
+def python_table(lines: List[Line], contract: Contract, limits: Dict[str, int]) -> str:
     defaults: Dict[str, str] = {}
     nested: Dict[str, Dict[str, str]] = {}
     by_presence: List[str] = []
     elsewhere: List[str] = []
     in_phases: List[str] = []
     ranges: Dict[str, Tuple[str, str, str]] = {}
+    of_parts: Dict[str, str] = {}
     left_out = ["watermark"]  # its key is a secret
     for macro, column in lines:
         name = column["name"]
@@ -138,9 +166,12 @@ def python_table(lines: List[Line], contract: Contract) -> str:
         if may_change(column):
             in_phases.append(name)
         left_out += [name] * (column.get("phase") == "Answer")
-        if "form" in column and column["form"] not in ("UpTo", "OffAbove"):
+        if macro == "HISTORY_PART":
+            of_parts[f"{name}.{column['part']}"] = str(number(column["value"]))
+        if column.get("form", "OffAbove") != "OffAbove":
             option = column.get("member") or (f"{name}.{column['part']}" if "part" in column else name)
-            ranges[option] = (column["form"], str(number(column["low"])), str(number(column["high"])))
+            high = limits[column["high"]] if column["form"] == "UpTo" else number(column["high"])
+            ranges[option] = (column["form"], str(number(column["low"])), str(high))
     orders = {}
     samplers = [line.column for line in lines if line.macro == "SAMPLER"]
     for preset in ("vllm", "llama_cpp", "hf"):
@@ -173,6 +204,10 @@ def python_table(lines: List[Line], contract: Contract) -> str:
         + "# Form, least and largest value. AboveLow excludes the least one; ZeroOr and OneOr take 0 and 1 too.\n"
         + "RANGES = {\n"
         + wrapped([f'"{name}": ("{form}", {low}, {high})' for name, (form, low, high) in ranges.items()])
+        + "}\n# Parts of messages that the law does not see, where they are absent.\nOF_PARTS = {\n"
+        + wrapped([f'"{name}": {value}' for name, value in of_parts.items()])
+        + "}\n# Limits, by name: the largest value that a server can have.\nLIMITS = {\n"
+        + wrapped([f'"{name}": {value}' for name, value in limits.items()])
         + "}\n# Effect of a number: with FewerBelow, Counts and Window a default of 0 stands for all.\nEFFECTS = {\n"
         + wrapped([f'"{name}": "{effect}"' for name, effect in effects.items()])
         + "}\n# Samplers that temperature 0 refuses.\nNOT_GREEDY = ("
@@ -185,8 +220,9 @@ def python_table(lines: List[Line], contract: Contract) -> str:
         + "}\n# Fields of the contract that receipts have, by number: name and kind. A list of one kind is a "
         + "repeated\n# field, a tuple an enumeration. WITHIN: those that a phase may replace.\nWITHIN = {\n"
         + wrapped([field for name, field in fields if name in in_phases])
-        + "}\nFIELDS = {\n" + wrapped(["**WITHIN", *(field for name, field in fields if name not in in_phases)])
-        + "}\n")
+        + "}\n# Fields whose value 0 is no value: no words state it.\nIMPLICIT = {"
+        + ", ".join(f'"{name}"' for name in contract.implicit()) + "}\nFIELDS = {\n"
+        + wrapped(["**WITHIN", *(field for name, field in fields if name not in in_phases)]) + "}\n")
 
 
 def page_table(lines: List[Line]) -> str:
@@ -224,7 +260,8 @@ def main() -> int:
     page = PAGE.read_text(encoding="utf-8")
     begin, end = page.index(BEGIN) + len(BEGIN), page.index(END)
     contract = Contract(CONTRACT.read_text(encoding="utf-8"))
-    made = {PYTHON: python_table(lines, contract), PAGE: page[:begin] + page_table(lines) + page[end:]}
+    limits = limits_of("\n".join(path.read_text(encoding="utf-8") for path in LIMITS))
+    made = {PYTHON: python_table(lines, contract, limits), PAGE: page[:begin] + page_table(lines) + page[end:]}
     stale = [path for path, text in made.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     for path in stale:
         if "--write" in sys.argv[1:]:

@@ -23,9 +23,9 @@ def beyond(path, form, low, high):
 
 BEYOND = {
     **{path: beyond(path, *ends) for path, ends in ((PATHS.get(name, name), ends) for name, ends in RANGES.items())},
-    "no_repeat_ngram_size": (1025,), "raw_logprobs.top": (1001,),
+    "raw_logprobs.top": (1001,),
     "stop_token_ids": ([1 << 20],), "banned_token_ids": ([1 << 20],),
-    "allowed_token_ids": ([1 << 20],), "logprob_token_ids": ([1 << 20],), "penalty_scope.window": (1 << 31,),
+    "allowed_token_ids": ([1 << 20],), "logprob_token_ids": ([1 << 20],),
     "logit_bias": ([{"token": 0, "bias": 65504}], [{"token": 1 << 20, "bias": 1}], [{"token": 0, "bias": "NaN"}]),
 }
 del BEYOND["watermark.context_width"]  # a watermark may be refused for a policy's

@@ -283,6 +283,49 @@ class ArchiveTest(unittest.TestCase):
         report = self.resigned(lambda drawn: drawn[5].receipts.pop())
         self.assertEqual([(problem["name"], problem["text"]) for problem in report.problems], [("missing_receipt", 5)])
 
+    def test_a_chain_without_its_first_receipts_is_named(self):
+        """A second chain of text 0, whole but for them, and signed."""
+        found = list(records.records(io.BytesIO(archive.records_of(self.files))))
+        opening = bytearray(found[0][1])
+        opening[28:44] = bytes([7]) * 16  # another nonce
+        old, head = receipt_maker.sha(found[0][1])[:16], receipt_maker.sha(bytes(opening))
+        chain, kept = head[:16], [(records.OPENING, bytes(opening))]
+        bodies = [body for kind, body in found if kind == records.RECEIPT and body[:16] == old]
+        for body in bodies:
+            kept.append((records.RECEIPT, chain + head + body[48:]))
+            head = receipt_maker.sha(kept[-1][1])
+        body = receipt_maker.public_key(receipt_maker.KEY) + struct.pack("<QI", 1, 1)
+        body += records.HEAD.pack(chain, len(bodies), head, 1)
+        kept.append((records.SIGNATURE, body + receipt_maker.signed(
+            receipt_maker.KEY, b"sortition receipts 1" + body)))
+        for cut in (0, 2):
+            listed = kept[:1] + kept[1 + cut:] + found[:-1]
+            packed = maker.columns([records.record_bytes(*one) for one in listed])
+            report = self.changed("receipts.bin", packed)
+            self.assertEqual([problem["name"] for problem in report.problems], ["missing_receipt"] * bool(cut), cut)
+        self.assertIn("1 chains lack their first receipts", report.text())
+
+    def test_the_first_problems_are_kept_and_all_are_counted(self):
+        odd = records.record_bytes(9, b"") * (receipts.MOST_PROBLEMS + 500)
+        report = self.changed("signature.bin", self.files["signature.bin"] + odd)
+        self.assertEqual(len(report.problems), receipts.MOST_PROBLEMS)
+        self.assertEqual(report.problem_counts, {"bad_record": receipts.MOST_PROBLEMS + 500})
+        self.assertIn(f"{receipts.MOST_PROBLEMS + 480} more problems bad_record\n1500 problems", report.text())
+
+    def test_openings_take_time_by_their_number(self):
+        """Python's calls are counted: a chain's opening looks at no other chain."""
+        class Chains(dict):
+            walks = 0
+
+            def __iter__(self):
+                Chains.walks += 1
+                return super().__iter__()
+
+        verifier = archive_receipts.TextReceipts([], [], {}, TOKENS)
+        verifier.chains = Chains()
+        verifier.read(io.BytesIO(b"".join(receipt_maker.Chain(nonce=nonce).records[0] for nonce in range(20))))
+        self.assertEqual((len(verifier.chains), Chains.walks), (20, 0))
+
     def test_receipts_of_other_parameters_are_named(self):
         def changed(drawn):
             drawn[0].setting = {**drawn[0].setting, "parameters": {**drawn[0].setting["parameters"], "top_k": 49}}
@@ -373,6 +416,19 @@ class ArchiveTest(unittest.TestCase):
             for _ in range(65):
                 file.write(bytes(1 << 20))
         self.assertEqual(self.refused(self.check_bytes(data.getvalue())), "too large")
+
+    def test_large_json_is_too_large(self):
+        for name in ("proof.json", "machine.json", "settings.json", "vectors.json"):
+            large = b'{"a":[' + b"[]," * (archive.MOST_JSON // 3) + b"0]}"
+            files = {**self.files, name: large}
+            report = self.check(files if name == "proof.json" else maker.manifested(files))
+            self.assertEqual(self.refused(report), "too large", name)
+
+    def test_a_tar_of_many_long_names_is_damaged(self):
+        entry = tarfile.TarInfo("././@LongLink")
+        entry.type = tarfile.GNUTYPE_LONGNAME
+        data = entry.tobuf(tarfile.USTAR_FORMAT) * 3000 + bytes(1024)
+        self.assertEqual(self.refused(self.check_bytes(gzip.compress(data))), "damaged")
 
     def test_what_is_no_tar_of_plain_files_is_damaged(self):
         self.assertEqual(self.refused(self.check_bytes(b"PK" + bytes(100))), "damaged")

@@ -226,6 +226,14 @@ class ReceiptsTest(unittest.TestCase):
             self.assertEqual(report.receipts, int(record[0] == records.RECEIPT), name)
         self.assertEqual(check(opening + b"\x02\xff\xff\xff\xff" + self.file()).found, [("bad_record", None)])
 
+    def test_the_first_problems_are_kept_and_all_are_counted(self):
+        most = maker.receipts.MOST_PROBLEMS
+        report = check(maker.record(9, b"") * (most + 5) + self.file([1]))
+        self.assertEqual(report.found, [("bad_record", None)] * most)
+        self.assertEqual(report.problem_counts, {"bad_record": most + 5, "unknown_chain": 2})
+        self.assertIn("7 more problems, by name of all: {'bad_record': 1005, 'unknown_chain': 2}\n1007 problems",
+                      report.text())
+
     def test_parameters_that_are_none(self):
         for words in ([99, 1, 4], [1, 2, 0, 0], [1, 1], [2, 1, 5, 1, 1, 0], [12, 1, 7], [1, 1, 0x7FC00000], [3, 1, 0]):
             chain = maker.Chain(words=words).draw(2)

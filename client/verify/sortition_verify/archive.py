@@ -13,6 +13,7 @@ import os
 import re
 import tarfile
 import zlib
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, Iterable, List, Tuple
 
@@ -20,6 +21,8 @@ import numpy as np
 
 from sortition_verify import receipt_columns
 from sortition_verify.archive_receipts import SaidText, check_receipts, said_texts
+from sortition_verify.arguments import plain
+from sortition_verify.receipts import MOST_PROBLEMS
 from sortition_verify.row import RowError
 from sortition_verify.text_model import VOCABULARY, Model
 from sortition_verify.texts import WORDS, Setting, Texts
@@ -28,6 +31,7 @@ FORMAT, LAW_VERSION = "sortition proof 1", "1"
 # The SHA-256 of client/archive/settings.json.
 SETTINGS = "78b9c9ba825adae7a81c1d5f92a98170fe43ed463e3889242955e30fe50de121"
 MOST_BYTES = 64 << 20
+MOST_JSON = 1 << 20  # bytes of a file of JSON, whose objects take some 25 times its size
 MANIFEST = "proof.json"
 FILES = ("machine.json", "settings.json", "vectors.json", "texts.bin", "seeds.txt", "receipts.bin", "signature.bin")
 VECTORS, MAGIC = "golden_outputs.json", b"sortprf1"
@@ -44,12 +48,13 @@ class Refused(Exception):
 
 @dataclass
 class Report:
-    """Numbers of what was checked and is right, every problem, and what was not checked."""
+    """Numbers of what was checked and is right, problems, and what was not checked."""
 
     file: str
     machine: Dict[str, Any] = field(default_factory=dict)
     checked: Dict[str, int] = field(default_factory=dict)
-    problems: List[Dict[str, Any]] = field(default_factory=list)
+    problems: List[Dict[str, Any]] = field(default_factory=list)  # the first MOST_PROBLEMS
+    problem_counts: Dict[str, int] = field(default_factory=Counter)  # of all problems, by name
     not_checked: List[str] = field(default_factory=list)
     is_whole: bool = True  # every check that an archive allows was made
 
@@ -63,12 +68,14 @@ class Report:
         return 4 if self.problems else 0 if self.is_whole else 5
 
     def problem(self, name: str, why: str, **place: int) -> None:
-        self.problems.append({"name": name, **place, "why": why})
+        self.problem_counts[name] += 1
+        if len(self.problems) < MOST_PROBLEMS:
+            self.problems.append({"name": name, **place, "why": why})
 
     def text(self) -> str:
         # No word of the archive is printed raw: logs may take some for commands.
-        said = ", ".join(f"{name} {self.machine.get(name)!r:.80}" for name in ("device", "by", "made", "transport"))
-        lines = [f"{self.file}: {said}"] if self.machine else []
+        said = ", ".join(f"{name} {self.machine.get(name)!a:.80}" for name in ("device", "by", "made", "transport"))
+        lines = [f"{plain(self.file)}: {said}"] if self.machine else []
         lines += [f"{count:,} {what}" for what, count in self.checked.items()]
         lines += [f"not checked: {what}" for what in self.not_checked]
         shown: Dict[str, int] = {}
@@ -77,8 +84,10 @@ class Report:
             if count <= MOST_SHOWN:
                 place = "".join(f", {name} {problem[name]}" for name in ("text", "token") if name in problem)
                 lines.append(f"PROBLEM {problem['name']}{place}: {problem['why']}")
-        lines += [f"{count - MOST_SHOWN} more problems {name}" for name, count in shown.items() if count > MOST_SHOWN]
-        return "\n".join(lines + [f"{len(self.problems)} problems" if self.problems else "no problem found"])
+        more = {name: count - min(shown.get(name, 0), MOST_SHOWN) for name, count in self.problem_counts.items()}
+        lines += [f"{count} more problems {name}" for name, count in more.items() if count]
+        count = sum(self.problem_counts.values())
+        return "\n".join([*lines, f"{count} problems" if count else "no problem found"])
 
 
 def check(path: str, keys: Iterable[bytes] = (), settings: str = SETTINGS,
@@ -129,7 +138,7 @@ def files_of(data: bytes) -> Dict[str, bytes]:
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as tar:
             for member in tar:
                 if member.name not in (MANIFEST, *FILES):
-                    raise Refused("unknown file", f"{member.name!r:.80}")
+                    raise Refused("unknown file", f"{member.name!a:.80}")
                 if member.type != tarfile.REGTYPE or member.pax_headers or member.name in found:
                     raise Refused("damaged", f"{member.name} is twice in the tar, or no plain file")
                 found[member.name] = data[member.offset_data:member.offset_data + member.size]
@@ -137,7 +146,7 @@ def files_of(data: bytes) -> Dict[str, bytes]:
                     raise Refused("cut", f"the tar ends within {member.name}")
             if data[tar.offset:].strip(b"\0"):
                 raise Refused("damaged", "bytes behind the tar")
-    except (tarfile.TarError, ValueError, OverflowError) as error:
+    except (tarfile.TarError, ValueError, OverflowError, RecursionError) as error:
         raise Refused("damaged", f"no tar: {error}") from None
     return found
 
@@ -150,6 +159,8 @@ def json_of(files: Dict[str, bytes], name: str) -> Dict[str, Any]:
             raise ValueError("a member twice")
         return dict(pairs)
 
+    if len(files[name]) > MOST_JSON:
+        raise Refused("too large", f"{name} has {len(files[name])} bytes, at most {MOST_JSON}")
     try:
         found = json.loads(files[name].decode("utf-8"), object_pairs_hook=members)
     except (ValueError, RecursionError) as error:
@@ -168,7 +179,7 @@ def opened(files: Dict[str, bytes], settings: str, report: Report) -> Tuple[Mode
         raise Refused("damaged", "the files are in another order")
     manifest = json_of(files, MANIFEST)
     if manifest.get("format") != FORMAT:
-        raise Refused("unknown format", f"{manifest.get('format')!r:.80} is not {FORMAT!r}")
+        raise Refused("unknown format", f"{manifest.get('format')!a:.80} is not {FORMAT!r}")
     if manifest.get("id") != hashlib.sha256(files["machine.json"]).hexdigest():
         raise Refused("mixed", "machine.json is not that of the archive's id")
     listed = manifest.get("files")
@@ -184,7 +195,7 @@ def opened(files: Dict[str, bytes], settings: str, report: Report) -> Tuple[Mode
             report.problem("damaged", f"{name} has changed, or is another archive's")
     report.machine = json_of(files, "machine.json")
     if report.machine.get("law_version") != LAW_VERSION:
-        raise Refused("other law", f"version {report.machine.get('law_version')!r:.80}; this program has {LAW_VERSION}")
+        raise Refused("other law", f"version {report.machine.get('law_version')!a:.80}; this program has {LAW_VERSION}")
     report.checked["files whole, of one machine"] = len(FILES) - len(report.problems)
     check_vectors(json_of(files, "vectors.json"), report)
     return settings_of(files, settings, report)
@@ -194,7 +205,7 @@ def texts_of_each(machine: Dict[str, Any]) -> int:
     """The number of texts of each setting that the archive has at most."""
     said = machine.get("texts", str(MOST_BYTES))
     if not isinstance(said, str) or not re.fullmatch("[1-9][0-9]{0,8}", said):
-        raise Refused("damaged", f"machine.json: {said!r:.80} is no number of texts")
+        raise Refused("damaged", f"machine.json: {said!a:.80} is no number of texts")
     return int(said)
 
 
@@ -214,7 +225,7 @@ def settings_of(files: Dict[str, bytes], wanted: str, report: Report) -> Tuple[M
         described = given["model"]
         model, first, listed = Model(described["seed"]), 0, []
         if described["vocabulary"] != VOCABULARY or described["contexts_sha256"] != model.contexts_sha256():
-            raise Refused("other model", f"{described!r:.120}")
+            raise Refused("other model", f"{described!a:.120}")
         if digest != wanted:
             raise Refused("other settings", f"settings.json has the SHA-256 {digest}, this program knows {wanted}")
         for setting in given["settings"]:
@@ -233,7 +244,7 @@ def check_vectors(vectors: Dict[str, Any], report: Report) -> None:
     archive."""
     if set(vectors) != {VECTORS} or not isinstance(vectors[VECTORS], dict):
         raise Refused("damaged", f"vectors.json does not say how {VECTORS} was answered")
-    said = {name: f"{vectors[VECTORS].get(name)!r:.80}" for name in ("answered", "rows", "different")}
+    said = {name: f"{vectors[VECTORS].get(name)!a:.80}" for name in ("answered", "rows", "different")}
     if said["different"] != "[]":
         report.problem("wrong_vectors", f"the machine answered rows of {VECTORS} wrongly: {said['different']}")
     report.not_checked.append(f"that the device answers {said['answered']} of {said['rows']} rows of {VECTORS}, as "
@@ -260,11 +271,11 @@ def check_texts(files: Dict[str, bytes], model: Model, listed: List[Setting], le
         part = part.reshape(setting.texts, -1)
         at += part.size
         words = np.ascontiguousarray(part[:, 32:]).view("<u4").reshape(setting.texts, length, setting.words)
-        before = len(report.problems)
+        before = sum(report.problem_counts.values())
         said = check_setting(model, setting, words, part[:, :32], report, numbers)
         if setting.has_receipts:
             texts.update(said)
-        progress(f"{setting.name}: {setting.texts} texts, {len(report.problems) - before} problems")
+        progress(f"{setting.name}: {setting.texts} texts, {sum(report.problem_counts.values()) - before} problems")
     report.checked.update(numbers)
     return texts
 

@@ -4,12 +4,13 @@ import argparse
 import json
 import sys
 import time
-from typing import Any, Callable, Dict, List
+from typing import Any, Dict, List
 
 from sortition_verify import archive
+from sortition_verify.arguments import keys_of
 
 
-def main(words: List[str], keys_of: Callable[[str], List[bytes]]) -> int:
+def main(words: List[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="sortition-verify archive", description="Checks archives of texts.",
         epilog="Exit status: 0 if everything was checked and is right, 4 if there is a problem, 5 if there is none but "

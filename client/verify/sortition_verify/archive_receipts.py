@@ -2,14 +2,15 @@
 
 import hashlib
 import io
+from collections import Counter
 from dataclasses import dataclass
-from typing import Any, Dict, Iterable, List, Set
+from typing import Any, Dict, Iterable, List, Optional, Set
 
 import numpy as np
 
 from sortition_verify.option_table import FIELDS
 from sortition_verify.options import single
-from sortition_verify.receipts import Verifier
+from sortition_verify.receipts import Chain, Verifier
 from sortition_verify.records import WATERMARK, Receipt, Signature
 from sortition_verify.texts import SEED, VOCABULARY, Answers, Setting
 
@@ -68,25 +69,25 @@ class TextReceipts(Verifier):
         self.seen: Dict[int, Set[int]] = {text: set() for text in self.settings}
         self.agree = 0
 
-    def open(self, body: bytes) -> None:
-        before = set(self.chains)
-        super().open(body)
-        for name in set(self.chains) - before:
-            chain = self.chains[name]
-            text = self.names.get(chain.opening.request_id) if chain.opening else None
-            if text is None or chain.opening is None:
-                self.problem("wrong_text", "the opening is that of no text with receipts", name)
-                continue
-            opening = chain.opening
-            self.text_of[name] = text
-            flags = WATERMARK if "watermark" in self.settings[text].parameters else 0
-            if chain.parameters != stated(self.settings[text].parameters):
-                self.problem("wrong_text", f"the parameters are not those of text {text}", name)
-            elif (opening.vocabulary, opening.live_vocabulary, opening.choice_index, opening.flags & WATERMARK) != (
-                    VOCABULARY, VOCABULARY, 0, flags):
-                self.problem("wrong_text", f"vocabulary, choice or flags are not those of text {text}", name)
-            elif chain.seed != SEED + text:
-                self.problem("wrong_seed", f"the commitment is not that of text {text}", name)
+    def open(self, body: bytes) -> Optional[Chain]:
+        chain = super().open(body)
+        if chain is None:
+            return None
+        name, opening = chain.head[:16], chain.opening
+        text = self.names.get(opening.request_id) if opening else None
+        if text is None or opening is None:
+            self.problem("wrong_text", "the opening is that of no text with receipts", name)
+            return chain
+        self.text_of[name] = text
+        flags = WATERMARK if "watermark" in self.settings[text].parameters else 0
+        if chain.parameters != stated(self.settings[text].parameters):
+            self.problem("wrong_text", f"the parameters are not those of text {text}", name)
+        elif (opening.vocabulary, opening.live_vocabulary, opening.choice_index, opening.flags & WATERMARK) != (
+                VOCABULARY, VOCABULARY, 0, flags):
+            self.problem("wrong_text", f"vocabulary, choice or flags are not those of text {text}", name)
+        elif chain.seed != SEED + text:
+            self.problem("wrong_seed", f"the commitment is not that of text {text}", name)
+        return chain
 
     def sign(self, signature: Signature) -> None:
         self.signatures += 1
@@ -159,6 +160,9 @@ def check_receipts(files: Dict[str, bytes], records: bytes, report: Any, keys: L
         report.problem("mixed", "signature.bin is by another key than that of machine.json")
     for problem in found.problems:
         report.problem(problem.name, str(problem)[len(problem.name):].lstrip(": "))
+    report.problem_counts.update(found.problem_counts - Counter(problem.name for problem in found.problems))
+    if found.begun_before:
+        report.problem("missing_receipt", f"{found.begun_before} chains lack their first receipts")
     for text, seen in verifier.seen.items():
         if len(seen) < length:
             report.problem("missing_receipt", f"{length - len(seen)} of its tokens have none", text=text)

@@ -37,18 +37,33 @@ IN_PHASES = {
 RANGES = {
     "temperature": ("ZeroOr", 0.01, 100), "top_p": ("AboveLow", 0, 1), "min_p": ("Closed", 0, 1),
     "repetition_penalty": ("Closed", 0.01, 100), "frequency_penalty": ("Closed", -100, 100),
-    "presence_penalty": ("Closed", -100, 100), "typical_p": ("AboveLow", 0, 1), "top_n_sigma": ("ZeroOr", 0.01, 100),
-    "epsilon_cutoff": ("Closed", 0, 1), "eta_cutoff": ("Closed", 0, 1), "top_a": ("Closed", 0, 1),
-    "top_h": ("Closed", 0, 1), "min_k_tau": ("Closed", 0, 100), "min_keep": ("Closed", 0, 1000),
-    "xtc_probability": ("Closed", 0, 1), "xtc_threshold": ("AboveLow", 0, 1),
+    "presence_penalty": ("Closed", -100, 100), "penalty_scope.window": ("UpTo", 0, 1073741824),
+    "penalty_scope.ignored_prefix": ("UpTo", 0, 1073741824), "typical_p": ("AboveLow", 0, 1),
+    "top_n_sigma": ("ZeroOr", 0.01, 100), "epsilon_cutoff": ("Closed", 0, 1), "eta_cutoff": ("Closed", 0, 1),
+    "top_a": ("Closed", 0, 1), "top_h": ("Closed", 0, 1), "min_k_tau": ("Closed", 0, 100),
+    "min_keep": ("Closed", 0, 1000), "xtc_probability": ("Closed", 0, 1), "xtc_threshold": ("AboveLow", 0, 1),
     "dynamic_temperature_range": ("Closed", 0, 100), "dynamic_temperature_exponent": ("Closed", 0.01, 10),
     "mirostat": ("Closed", 0, 2), "mirostat_tau": ("AboveLow", 0, 20), "mirostat_eta": ("AboveLow", 0, 1),
     "mirostat_m": ("Closed", 2, 1000), "adaptive_target": ("Required", 0, 1), "adaptive_decay": ("Closed", 0, 0.99),
     "smoothing_factor": ("Closed", 0, 100), "smoothing_curve": ("Closed", 1, 3),
     "dry.multiplier": ("ZeroOr", 0.01, 100), "dry.base": ("OneOr", 1.01, 100),
-    "dry.allowed_length": ("Closed", 1, 1024), "watermark.context_width": ("Closed", 1, 64),
-    "repetition_stop.repeats": ("ZeroOr", 2, 16384), "repetition_stop.min_period": ("Closed", 1, 512),
-    "repetition_stop.max_period": ("Closed", 1, 512), "repetition_stop.min_length": ("Closed", 0, 16384),
+    "dry.allowed_length": ("Closed", 1, 1024), "dry.window": ("UpTo", 0, 1073741824),
+    "no_repeat_ngram_size": ("UpTo", 0, 1024), "min_tokens": ("UpTo", 0, 1073741824),
+    "watermark.context_width": ("Closed", 1, 64), "repetition_stop.repeats": ("ZeroOr", 2, 16384),
+    "repetition_stop.min_period": ("Closed", 1, 512), "repetition_stop.max_period": ("Closed", 1, 512),
+    "repetition_stop.min_length": ("Closed", 0, 16384), "repetition_stop.min_tokens": ("UpTo", 0, 1073741824),
+}
+# Parts of messages that the law does not see, where they are absent.
+OF_PARTS = {
+    "penalty_scope.window": 0, "penalty_scope.ignored_prefix": 0, "dry.multiplier": 0, "dry.base": 1.75,
+    "dry.allowed_length": 2, "dry.window": 0, "watermark.context_width": 4, "repetition_stop.repeats": 0,
+    "repetition_stop.min_period": 1, "repetition_stop.max_period": 256, "repetition_stop.min_length": 256,
+    "repetition_stop.min_tokens": 0,
+}
+# Limits, by name: the largest value that a server can have.
+LIMITS = {
+    "max_string_tokens": 1024, "max_tag_tokens": 32, "max_phases": 8, "max_choice_index": 65535,
+    "max_history": 1073741824, "max_listed_tokens": 131072,
 }
 # Effect of a number: with FewerBelow, Counts and Window a default of 0 stands for all.
 EFFECTS = {
@@ -91,6 +106,8 @@ WITHIN = {
     31: ("quadratic_smoothing", {1: ("factor", "float"), 2: ("curve", "float")}),
     50: ("min_k", {1: ("tau", "float")}), 51: ("min_keep", "number"),
 }
+# Fields whose value 0 is no value: no words state it.
+IMPLICIT = {"nan_policy", "token", "bias"}
 FIELDS = {
     **WITHIN, 8: ("penalty_scope", {1: ("window", "number"), 2: ("repetition_counts_prompt", "bool"), 3:
     ("frequency_counts_prompt", "bool"), 4: ("ignored_prefix", "number")}),

@@ -1,9 +1,9 @@
 """The contract's SamplingParameters, as JSON with the contract's names, as options of the law."""
 
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from sortition_verify.option_table import BY_PRESENCE, DEFAULTS, ELSEWHERE, NESTED, NOT_GREEDY, ORDERS, RANGES
-from sortition_verify.options import compile_options, is_on, single
+from sortition_verify.option_table import BY_PRESENCE, DEFAULTS, ELSEWHERE, NESTED, ORDERS
+from sortition_verify.options import compile_options
 from sortition_verify.row import Compiled
 
 PRESETS = {"PRESET_UNSPECIFIED": "vllm", "PRESET_VLLM": "vllm", "PRESET_LLAMA_CPP": "llama_cpp", "PRESET_HF": "hf"}
@@ -20,14 +20,20 @@ def within(parameters: Dict[str, Any], phase: int) -> Dict[str, Any]:
     return {**outer, **{name: value for name, value in inner.items() if value != []}}
 
 
+def listed_samplers(parameters: Dict[str, Any]) -> List[str]:
+    """The samplers that `chain` lists."""
+    listed: List[str] = parameters.get("chain", {}).get("explicit", {}).get("samplers", [])
+    return ["temperature" if name == "dynamic_temperature" else name for name in listed]
+
+
 def order(parameters: Dict[str, Any]) -> Sequence[str]:
     """The samplers' order that `chain` names."""
-    listed: List[str] = parameters.get("chain", {}).get("explicit", {}).get("samplers", [])
-    return ["temperature" if name == "dynamic_temperature" else name for name in listed] or ORDERS[preset(parameters)]
+    return listed_samplers(parameters) or ORDERS[preset(parameters)]
 
 
-def sampler_options(parameters: Dict[str, Any]) -> Dict[str, Any]:
-    """The options of compile_options. Raises ValueError for a field that this program does not know."""
+def sampler_options(parameters: Dict[str, Any], live: Optional[int] = None) -> Dict[str, Any]:
+    """The options of compile_options; of a live vocabulary, top_k is off from its size on. Raises ValueError for a
+    field that this program does not know."""
     options: Dict[str, Any] = {}
     for name, value in parameters.items():
         if name in NESTED:
@@ -39,43 +45,12 @@ def sampler_options(parameters: Dict[str, Any]) -> Dict[str, Any]:
     for name in BY_PRESENCE:
         if name in parameters:
             options[name] = True
+    if live is not None and options.get("top_k", 0) >= live:
+        options["top_k"] = 0
     return options
 
 
-def compile_parameters(parameters: Dict[str, Any]) -> Tuple[Compiled, bool]:
+def compile_parameters(parameters: Dict[str, Any], live: Optional[int] = None) -> Tuple[Compiled, bool]:
     """The law's integers, and whether NaN is masked."""
-    compiled = compile_options(sampler_options(parameters), order(parameters))
+    compiled = compile_options(sampler_options(parameters, live), order(parameters))
     return compiled, parameters.get("nan_policy") == "NAN_POLICY_MASK"
-
-
-def check_ranges(parameters: Dict[str, Any], vocabulary: int) -> None:
-    """Raises ValueError for a value that no server of this law takes."""
-    named = [*sampler_options(parameters).items(), *parameters.items()]
-    named += [(f"{message}.{name}", value) for message in ELSEWHERE if isinstance(parameters.get(message), dict)
-              for name, value in parameters[message].items()]
-    for name, value in named:
-        if name not in RANGES or isinstance(value, dict):
-            continue
-        form, low, high = RANGES[name]
-        least, most = single(low), single(high)
-        is_in = least <= value <= most and not (form == "AboveLow" and value == least)
-        if not is_in and not (form == "ZeroOr" and value == 0) and not (form == "OneOr" and value == 1):
-            raise ValueError(f"{name}: {value}")
-    if any(not abs(item.get("bias", 0)) < 65504 for item in parameters.get("logit_bias", [])):
-        raise ValueError("logit_bias: a bias of 65504 or more")
-    options = {**DEFAULTS, **sampler_options(parameters)}
-    chosen = any(is_on(options, name) for name in NOT_GREEDY) or options["dynamic_temperature_range"] != 0
-    if options["temperature"] == 0 and chosen:
-        raise ValueError("temperature: 0 with a sampler that needs another one")
-    tokens = [item.get("token", 0) for item in parameters.get("logit_bias", [])]
-    for name in ("allowed_token_ids", "banned_token_ids", "stop_token_ids"):
-        tokens += parameters.get(name, [])
-    tokens += [item["tokens"][-1] for item in parameters.get("bad_words", [])]
-    for phase in parameters.get("phases", []):
-        tokens += [token for name in ("begin", "end", "then") for token in phase.get(name, [])]
-        if "max_tokens" in phase and not (phase.get("then") or phase.get("end")):
-            raise ValueError("a phase with a budget and nothing to emit after it")
-    for phase in range(1, len(parameters.get("phases", [])) + 1):
-        check_ranges(within(parameters, phase), vocabulary)
-    if not 0 < vocabulary < 1 << 20 or max(tokens, default=0) >= vocabulary:
-        raise ValueError(f"a token that is not in the vocabulary of {vocabulary}")

@@ -21,7 +21,7 @@ def members_of(pairs: List[Tuple[str, Any]]) -> Members:
     found: Members = {}
     for name, value in pairs:
         if name in found:
-            bad(f'member "{name}" twice', "doubled_key")
+            bad(f"member {name!a:.80} twice", "doubled_key")
         found[name] = value
     return found
 
@@ -58,32 +58,32 @@ def value_of(line: bytes) -> Members:
 
 
 def flag(value: Any) -> bool:
-    return value if isinstance(value, bool) else bad(f"{value!r}, not true or false")
+    return value if isinstance(value, bool) else bad(f"{value!a:.80}, not true or false")
 
 
 def word(value: Any) -> bytes:
     if type(value) is not int or not 0 <= value < 1 << 32:
-        bad(f"{value!r}, not a number below 2^32")
+        bad(f"{value!a:.80}, not a number below 2^32")
     return struct.pack("<I", value)
 
 
 def wide(value: Any) -> bytes:
     if not isinstance(value, str) or not re.fullmatch("0|[1-9][0-9]{0,19}", value) or int(value) >= 1 << 64:
-        bad(f"{value!r}, not a decimal string below 2^64")
+        bad(f"{value!a:.80}, not a decimal string below 2^64")
     return struct.pack("<Q", int(value))
 
 
 def hexadecimal(size: int) -> Callable[[Any], bytes]:
     def bytes_of(value: Any) -> bytes:
         if not isinstance(value, str) or not re.fullmatch(f"[0-9a-f]{{{2 * size}}}", value):
-            bad(f"{value!r}, not {2 * size} hexadecimal digits")
+            bad(f"{value!a:.80}, not {2 * size} hexadecimal digits")
         return bytes.fromhex(value)
 
     return bytes_of
 
 
 def items(value: Any) -> List[Any]:
-    return value if isinstance(value, list) else bad(f"{value!r}, not a list")
+    return value if isinstance(value, list) else bad(f"{value!a:.80}, not a list")
 
 
 def words(value: Any, count: int) -> bytes:
@@ -111,7 +111,7 @@ class Reader:
 
     def end(self) -> None:
         if self.left:
-            bad(f"{self.what} has no member {min(self.left)}")
+            bad(f"{self.what} has no member {min(self.left)!a:.80}")
 
 
 def phase_of(value: Any) -> bytes:
@@ -180,7 +180,7 @@ def record_of(value: Any) -> Tuple[int, bytes]:
     taken = Reader(value, "a record")
     name = taken.take("type")
     if not isinstance(name, str) or name not in TYPES:
-        bad(f"type {name!r} of a record")
+        bad(f"type {name!a:.80} of a record")
     taken.what = f"the {name}"
     kind, make = TYPES[name]
     body = make(taken)

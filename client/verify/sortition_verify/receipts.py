@@ -9,7 +9,7 @@ A file is read record by record, so its size does not matter. Ed25519 is this pa
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, BinaryIO, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -18,15 +18,21 @@ from sortition_verify import ed25519, receipt_json
 from sortition_verify import records as form
 from sortition_verify.functions import LIMIT, MASKED, Scale, magnitude, sort_keys
 from sortition_verify.history import edits, phase_after
-from sortition_verify.parameters import check_ranges, compile_parameters, within
+from sortition_verify.option_table import LIMITS
+from sortition_verify.parameter_check import check_parameters
+from sortition_verify.parameters import compile_parameters, within
 from sortition_verify.records import BadRecord, Opening, Receipt, Signature, digest
 from sortition_verify.row import Compiled, Distribution, Row, RowError, answer, drawn_among, race_place
 
 LAW_VERSION = 1
-MOST_CHOICES = 65535
+MOST_PROBLEMS = 1000  # that are kept, of any number that are counted
 LEAST_DYNAMIC, MOST_DYNAMIC = 167773, 200 << 24  # dynamic temperatures, Q8.24
 LOOK_BACK = {"repetition_penalty", "frequency_penalty", "presence_penalty", "dry", "no_repeat_ngram_size",
              "min_tokens", "bad_words", "phases"}  # parameters that make a row need the history
+
+
+class SeveralChains(ValueError):
+    """Rows were given for a file of several chains."""
 
 
 @dataclass
@@ -47,17 +53,24 @@ class Problem:
 
 @dataclass
 class Report:
-    """Numbers of receipts by check, made or not made with the reason, and every problem."""
+    """Numbers of receipts by check, made or not made with the reason, and problems."""
 
     receipts: int = 0
     signed: int = 0
     drawn: int = 0
     rows: int = 0
     chains: int = 0
-    problems: List[Problem] = field(default_factory=list)
+    problems: List[Problem] = field(default_factory=list)  # the first MOST_PROBLEMS
+    problem_counts: Dict[str, int] = field(default_factory=Counter)  # of all problems, by name
     not_drawn: Dict[str, int] = field(default_factory=Counter)
     not_compared: Dict[str, int] = field(default_factory=Counter)
     begun_before: int = 0  # chains whose first receipts are not in the file
+    compared: Set[int] = field(default_factory=set)  # positions of which a row holds
+
+    def add(self, problem: Problem) -> None:
+        self.problem_counts[problem.name] += 1
+        if len(self.problems) < MOST_PROBLEMS:
+            self.problems.append(problem)
 
     def text(self) -> str:
         """The report in words, one fact a line."""
@@ -68,8 +81,11 @@ class Report:
                  f"row: {self.rows} hold" + reasons(self.not_compared)]
         if self.begun_before:
             lines.append(f"{self.begun_before} chains begin before the file: their first receipts were not checked")
-        return "\n".join(lines + [f"PROBLEM {problem}" for problem in self.problems] +
-                         ["no problem found" if not self.problems else f"{len(self.problems)} problems"])
+        lines += [f"PROBLEM {problem}" for problem in self.problems]
+        count = sum(self.problem_counts.values())
+        if count > len(self.problems):
+            lines.append(f"{count - len(self.problems)} more problems, by name of all: {dict(self.problem_counts)}")
+        return "\n".join([*lines, f"{count} problems" if count else "no problem found"])
 
 
 def reasons(counts: Mapping[str, int]) -> str:
@@ -87,7 +103,7 @@ class Chain:
     begun: bool = False
     fits: bool = True
     waiting: int = 0  # receipts that fit, under no signature yet
-    parameters: Optional[Dict[str, Any]] = None
+    parameters: Optional[Dict[str, Any]] = None  # after the opening for rows alone
     compiled: List[Compiled] = field(default_factory=list)  # outside of phases, then in each; empty: unknown
     mask_nan: bool = False
     seed: Optional[int] = None
@@ -126,7 +142,7 @@ class Verifier:
         self.commitments[commitment] = int(seed), line
 
     def problem(self, name: str, why: str, chain: Optional[bytes] = None, index: Optional[int] = None) -> None:
-        self.report.problems.append(Problem(name, why, chain, index))
+        self.report.add(Problem(name, why, chain, index))
 
     def read(self, file: BinaryIO) -> Report:
         """Reads a whole file, of records or of their lines of JSON."""
@@ -140,13 +156,16 @@ class Verifier:
         except BadRecord as error:
             self.problem(error.problem, error.why)
         for line, why in self.unopened.items():
-            self.report.problems.append(Problem("wrong_seed", why, line=line))
+            self.report.add(Problem("wrong_seed", why, line=line))
         self.report.chains = len(self.chains)
         return self.report
 
     def take(self, kind: int, body: bytes) -> None:
         if kind == form.OPENING:
-            self.open(body)
+            chain = self.open(body)
+            if chain is not None and chain.opening is not None:
+                chain.opening.words, chain.opening.integers = [], []  # the chain has what they compile to
+                chain.parameters = chain.parameters if self.rows is not None else None
         elif kind == form.RECEIPT:
             self.report.receipts += 1
             self.receive(form.receipt_of(body))
@@ -157,11 +176,14 @@ class Verifier:
 
     # --- check 1
 
-    def open(self, body: bytes) -> None:
+    def open(self, body: bytes) -> Optional[Chain]:
+        """Takes an opening. Returns its chain; None if it is known already."""
         head = digest(body)
         name = head[:16]
         if name in self.chains:
-            return
+            return None
+        if self.rows is not None and self.chains:
+            raise SeveralChains("logits are those of one chain, and there are several")
         chain = self.chains[name] = Chain(head)
         magic, law = form.magic_and_law(body)
         try:
@@ -179,15 +201,17 @@ class Verifier:
         if (magic, law) != (form.MAGIC, LAW_VERSION):
             self.problem("unknown_law", f"law {law}, magic {magic!r}", name)
             chain.unknown = "of another law"
+        return chain
 
     def compile(self, chain: Chain) -> None:
         opening = chain.opening
-        if not 1 <= opening.live_vocabulary <= opening.vocabulary < 1 << 20 or opening.choice_index > MOST_CHOICES:
+        live = opening.live_vocabulary
+        if not 1 <= live <= opening.vocabulary < 1 << 20 or opening.choice_index > LIMITS["max_choice_index"]:
             raise ValueError("a vocabulary or a choice_index that no server takes")
         parameters = form.parameters_of(opening.words)
-        check_ranges(parameters, opening.live_vocabulary)
+        check_parameters(parameters, live)
         phases = range(len(parameters.get("phases", [])) + 1)
-        compiled = [compile_parameters(within(parameters, phase)) for phase in phases]
+        compiled = [compile_parameters(within(parameters, phase), live) for phase in phases]
         stated = opening.integers or [integers_of(options) for options, _ in compiled]
         if stated != [integers_of(options) for options, _ in compiled]:
             self.problem("wrong_integers", "the law makes other integers of its parameters", chain.head[:16])
@@ -196,7 +220,7 @@ class Verifier:
         chain.parameters, chain.mask_nan = parameters, compiled[0][1]
         chain.compiled = [compiled_of(*integers) for integers in stated]
         for given in self.masks:
-            words = form.live_words(given, opening.live_vocabulary)
+            words = form.live_words(given, live)
             if words is not None:
                 chain.masks[form.mask_digest(words)] = words
 
@@ -256,8 +280,9 @@ class Verifier:
         if impossible:
             self.wrong(receipt, "wrong_token", impossible)
             return ""
-        adaptive = "adaptive_p" in chain.parameters
-        kept, drawn, reason = kept_distribution(chain.compiled[receipt.phase], receipt), receipt.token, ""
+        compiled = chain.compiled[receipt.phase]
+        adaptive = any(stage[0] == stages.ADAPTIVE_P for stage in compiled.chain)
+        kept, drawn, reason = kept_distribution(compiled, receipt), receipt.token, ""
         if adaptive:
             reason = "with adaptive_p"
         elif receipt.method in (form.ACCEPTED, form.REPLACED):
@@ -308,11 +333,14 @@ class Verifier:
         if len(self.rows[receipt.position]) < chain.opening.live_vocabulary:
             self.wrong(receipt, "wrong_row", f"{len(self.rows[receipt.position])} logits, the vocabulary has more")
             return ""
+        if receipt.token >= chain.opening.live_vocabulary:
+            self.wrong(receipt, "wrong_row", "a token that is not in the live vocabulary")
+            return ""
         if receipt.mask is not None and receipt.mask not in chain.masks:
             return "whose step's mask was not given"
         history = self.history(chain, receipt, parameters)
         if history is None:
-            return "without the tokens before them"
+            return "without the tokens before them, all of the vocabulary"
         phase, forced = phase_after(parameters, *history)
         if phase != receipt.phase:
             self.wrong(receipt, "wrong_row", f"phase {receipt.phase} is recorded, the history gives {phase}")
@@ -335,11 +363,14 @@ class Verifier:
             difference = "" if far <= self.tolerance else lost
         if difference:
             self.wrong(receipt, "wrong_row", difference)
-        self.report.rows += not difference
+        else:
+            self.report.rows += 1
+            self.report.compared.add(receipt.position)
         return ""
 
     def history(self, chain: Chain, receipt: Receipt, parameters: Dict[str, Any]) -> Optional[Tuple[List[int], int]]:
-        """Tokens before the receipt's and the prompt's length; None if they are needed and not known."""
+        """Tokens before the receipt's and the prompt's length; None if they are needed, and not known or not in the
+        vocabulary."""
         if not LOOK_BACK & set(parameters):
             return [], 0
         if self.prompt is None:
@@ -349,7 +380,7 @@ class Verifier:
             if position not in chain.tokens:
                 return None
             tokens.append(chain.tokens[position])
-        return tokens, len(self.prompt)
+        return None if max(tokens, default=0) >= chain.opening.live_vocabulary else (tokens, len(self.prompt))
 
 
 def verify(file: BinaryIO, keys: Iterable[bytes] = (), seeds: Iterable[str] = (),
@@ -358,10 +389,11 @@ def verify(file: BinaryIO, keys: Iterable[bytes] = (), seeds: Iterable[str] = ()
     """Checks a file of receipts. Reads each record once and keeps none.
 
     `keys` are the public keys that are trusted; with none, every key is, and only the signature is checked. `seeds` are
-    lines "SEED SALT" that open commitments. `rows` are logits by position, as f32 bits, of the file's only chain, and
-    `prompt` are its prompt's tokens, which options that look at a history need. With a `tolerance` in nats the logits
-    may be recomputed ones: a token may lose the race by that much, and its kept tokens are not compared. `masks` are
-    packed masks of steps, as 32-bit words and in any order: a receipt says which one its step had.
+    lines "SEED SALT" that open commitments. `rows` are logits by position, as f32 bits, of the file's only chain: with
+    several, SeveralChains is raised. `prompt` are its prompt's tokens, which options that look at a history need. With
+    a `tolerance` in nats the logits may be recomputed ones: a token may lose the race by that much, and its kept tokens
+    are not compared. `masks` are packed masks of steps, as 32-bit words and in any order: a receipt says which one its
+    step had.
     """
     return Verifier(keys, seeds, rows, prompt, tolerance, draws, masks).read(file)
 

@@ -3,11 +3,11 @@
 import hashlib
 import struct
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Dict, Iterator, List, Optional, Tuple
+from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
 
-from sortition_verify.option_table import FIELDS
+from sortition_verify.option_table import FIELDS, IMPLICIT
 
 MOST_BODY = 1 << 24
 MAGIC = b"sortrcp1"
@@ -190,9 +190,10 @@ def signature_of(body: bytes) -> Signature:
     return Signature(body[:32], time, heads, body[-64:], b"sortition receipts 1" + body[:-64])
 
 
-# --- the parameters of an opening
+DECODERS: Dict[int, Callable[[bytes], Any]] = {OPENING: opening_of, RECEIPT: receipt_of, SIGNATURE: signature_of}
 
-NUMBER, FLOAT, BOOL = "number", "float", "bool"
+
+# --- the parameters of an opening
 
 NUMBER, FLOAT, BOOL = "number", "float", "bool"
 
@@ -207,7 +208,9 @@ def parameters_of(words: List[int], fields: Dict[int, Any] = FIELDS) -> Dict[str
         need(number > last, "parameters out of order")
         need(number in fields, f"parameters have field {number}, which this program does not know")
         name, kind = fields[number]
-        found[name] = value_of(kind, words[at + 2:at + 2 + size])
+        part = words[at + 2:at + 2 + size]
+        need(part != [0] or name not in IMPLICIT, f"{name} is stated, and 0")
+        found[name] = value_of(kind, part)
         at, last = at + 2 + size, number
     return found
 
@@ -215,14 +218,14 @@ def parameters_of(words: List[int], fields: Dict[int, Any] = FIELDS) -> Dict[str
 def value_of(kind: Any, words: List[int]) -> Any:
     if isinstance(kind, dict):
         return parameters_of(words, kind)
-    if isinstance(kind, list) and kind[0] == NUMBER:
-        return words
     if isinstance(kind, list):
-        return list(items_of(kind[0], words))
+        need(bool(words), "a list without items")
+        return words if kind[0] == NUMBER else list(items_of(kind[0], words))
     need(len(words) == 1, "a number of several words")
     if kind == FLOAT:
         return struct.unpack("<f", struct.pack("<I", words[0]))[0]
     if kind == BOOL:
+        need(words[0] <= 1, f"{words[0]}, which is not true or false")
         return bool(words[0])
     if isinstance(kind, tuple):
         need(words[0] < len(kind), "a value that is none of its enumeration")
@@ -238,7 +241,9 @@ def items_of(kind: Any, words: List[int]) -> Iterator[Any]:
         need(at + 1 + count <= len(words), "parameters that end within an item")
         part = words[at + 1:at + 1 + count]
         if kind is str:
-            yield struct.pack(f"<{count}I", *part)[:size].decode("utf-8", "replace")
+            text = struct.pack(f"<{count}I", *part)
+            need(not any(text[size:]), "bytes behind a text")
+            yield text[:size].decode("utf-8", "replace")
         else:
             yield parameters_of(part, kind)
         at += 1 + count
