@@ -53,8 +53,8 @@ class StepMessage final : public ResultSink {
   const std::vector<Payload>& payloads() const { return payloads_; }
   // Notes the options of a row, if the step is traced. Called while the message is built.
   void NoteOptions(const SequenceSpec& spec);
-  // Charges the stream's window for what the rows' answers may list, beside the message's own bytes. Called while the
-  // message is built.
+  // Charges the stream's window for what the rows' answers may list, beside the message's own bytes. Called before the
+  // row is answered. Thread-safe.
   void ChargeLists(uint64_t bytes);
   // Returns why row `index` is refused for a field that its encoding sets twice; null if none is.
   const Refusal* FindSetTwice(uint32_t index) const;
@@ -104,7 +104,7 @@ class StepMessage final : public ResultSink {
   std::vector<Payload> payloads_;  // the frame's, then regions'
   uint64_t bytes_;
   uint64_t shared_bytes_ = 0;
-  uint64_t list_bytes_ = 0;  // of ChargeLists
+  std::atomic<uint64_t> list_bytes_ = 0;  // of ChargeLists
   const absl::Time arrived_;
   StepShape shape_;
   std::optional<PayloadView> logits_;  // these refer to payloads_
