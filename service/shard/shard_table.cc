@@ -379,4 +379,9 @@ size_t ShardTable::kept() const {
   return kept_.size();
 }
 
+uint64_t ShardTable::kept_bytes() const {
+  absl::MutexLock lock(&mutex_);
+  return kept_.bytes();
+}
+
 }  // namespace sortition::service

@@ -93,6 +93,7 @@ class ShardTable {
 
   size_t waiting() const;  // rows
   size_t kept() const;     // answers
+  uint64_t kept_bytes() const;
 
  private:
   using RowKey = std::pair<SequenceKey, uint64_t>;  // with the step id: a sequence has several if some rank is behind
