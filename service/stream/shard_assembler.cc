@@ -111,6 +111,7 @@ std::optional<Refusal> CheckOtherShard(const v1::StepRow& row, uint32_t index) {
 
 // Refuses lists that are longer than those of any row that shard 0 may bring.
 std::optional<Refusal> CheckLists(const RowAsk& ask, const Limits& limits) {
+  if (ask.task == RowAsk::Task::kDraw) return std::nullopt;
   const bool is_score = ask.task == RowAsk::Task::kScore;
   const std::string task = absl::StrCat("step.rows[", ask.row, "].",
                                         is_score                                ? "score"
@@ -359,7 +360,10 @@ void ShardAssembler::TakePiece() {
   ShardAnswers answers;
   for (; !owed_.empty() && !bill_.piece_is_full(); owed_.pop_front()) {
     const OwedAnswer& owed = owed_.front();
-    if (owed.shard.message->stream() == stream_->owner.stream && stream_->closed()) continue;
+    if (owed.shard.message->stream() == stream_->owner.stream && stream_->closed()) {
+      owed.shard.message->Drop(owed.shard.row);
+      continue;
+    }
     bill_.Add(price::kShardAnswer + price::kAnswerByte * owed.answer->bytes);
     answers.Add(owed);
   }
