@@ -322,7 +322,7 @@ TEST(SessionOverload, RepeatedRowsAreAnsweredAllTheSame) {
   const std::vector<v1::RowResult> results = worker.Results(2, 3);
   ASSERT_EQ(results.size(), 3u);
   EXPECT_EQ(results[0].draw().token(), 20u);
-  for (size_t row : {1, 2}) ExpectError(results[row], Reason::kOverloaded, "step");
+  for (const size_t row : {1u, 2u}) ExpectError(results[row], Reason::kOverloaded, "step");
   EXPECT_TRUE(worker.IsIdle());
 }
 
