@@ -115,6 +115,7 @@ class SessionShards : public ::testing::Test {
   static v1::StreamRequest SmallShard(uint64_t batch_id, uint32_t index, uint32_t rows) {
     StepBuilder builder(batch_id, 1);
     for (uint32_t row = 0; row < rows; ++row) builder.AddRow(absl::StrCat(row), 1, 0, std::string(kElement, 0));
+    builder.step().mutable_logits()->set_tensor_rows(rows);
     v1::StreamRequest request = AsShard(builder.Build(), index, index);
     v1::VocabularyShard& shard = *request.mutable_step()->mutable_logits()->mutable_shard();
     shard.set_count(256);
