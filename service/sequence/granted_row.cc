@@ -18,7 +18,8 @@ void EndGrant(const RowSequence& sequence, uint64_t ticket) {
 
 }  // namespace
 
-std::variant<StepGrant, RowResult, Refusal> GrantRow(const RowSequence& sequence, const RowPlan& plan, Bill* bill) {
+std::variant<StepGrant, RepeatedResult, Refusal> GrantRow(const RowSequence& sequence, const RowPlan& plan,
+                                                          Bill* bill) {
   if (sequence.state == nullptr) return StepGrant();
   auto begun = sequence.state->Begin(sequence.owner, plan.intent, plan.ahead, bill);
   if (auto* refusal = std::get_if<Refusal>(&begun)) {

@@ -36,7 +36,7 @@ struct RowSequence {
 // Asks the sequence to run the row. Returns an empty grant if it keeps no state. `bill` is charged as
 // Sequence::Begin says. A refusal names the field of the step's row, and the sequence is as it was.
 // Thread-safe.
-std::variant<StepGrant, RowResult, Refusal> GrantRow(const RowSequence& sequence, const RowPlan& plan, Bill* bill);
+std::variant<StepGrant, RepeatedResult, Refusal> GrantRow(const RowSequence& sequence, const RowPlan& plan, Bill* bill);
 
 // A row with the data that it runs with.
 struct GrantedRow {

@@ -105,14 +105,17 @@ std::optional<Refusal> Sequence::CheckRewrites(const StepIntent& intent, Bill* b
   return refusal;
 }
 
-std::variant<StepGrant, RowResult, Refusal> Sequence::Begin(const SequenceOwner& owner, const StepIntent& intent,
-                                                            const TokenTree& ahead, Bill* bill) {
+std::variant<StepGrant, RepeatedResult, Refusal> Sequence::Begin(const SequenceOwner& owner, const StepIntent& intent,
+                                                                 const TokenTree& ahead, Bill* bill) {
   absl::MutexLock lock(&mutex_);
   if (owner != owner_) return Superseded("");
   if (in_flight_) return Refusal{Reason::kStepInFlight, "step_id", "", "the step before has not been answered yet"};
   if (last_ && intent.step_id == last_->step_id) {
     if (intent.options_digest == last_->digest) {
-      if (last_->result) return *last_->result;
+      if (last_->result != nullptr) {
+        if (bill != nullptr) bill->Add(price::kAnswerByte * last_->bytes);
+        return RepeatedResult{last_->result, last_->bytes};
+      }
       return HistoryRequired("step_id", Bounds::max_repeated_bytes().Text(),
                              "the step has been answered, with more than is kept for a repetition");
     }
@@ -162,8 +165,8 @@ std::variant<RowResult, Refusal> Sequence::Commit(uint64_t ticket, RowResult res
   if (!in_flight_ || in_flight_->ticket != ticket) return Superseded("");
   SORTITION_CHECK(state_ != nullptr);
   state_->Commit(&result);
-  last_ = LastStep{in_flight_->step_id, in_flight_->digest, std::nullopt};
-  if (BytesOf(result) <= kMaxRepeatedBytes) last_->result = result;
+  last_ = LastStep{in_flight_->step_id, in_flight_->digest, nullptr, BytesOf(result)};
+  if (last_->bytes <= kMaxRepeatedBytes) last_->result = std::make_shared<const RowResult>(result);
   in_flight_.reset();
   return result;
 }
@@ -238,7 +241,7 @@ uint64_t Sequence::bytes() const {
   uint64_t bytes = sizeof(*this) + spec_bytes_;
   if (state_) bytes += state_->bytes();
   if (in_flight_) bytes += in_flight_->view_bytes;
-  if (last_ && last_->result) bytes += BytesOf(*last_->result);
+  if (last_ && last_->result != nullptr) bytes += sizeof(RowResult) + last_->bytes;
   return bytes;
 }
 

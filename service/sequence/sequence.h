@@ -43,6 +43,12 @@ struct StepGrant {
   PositionViews views;
 };
 
+// The result of a step that was answered already.
+struct RepeatedResult {
+  std::shared_ptr<const RowResult> result;
+  uint64_t bytes = 0;  // of memory
+};
+
 // Thread-safe.
 class Sequence {
  public:
@@ -57,9 +63,10 @@ class Sequence {
 
   // Starts a step. Returns the grant, or the step's result if it was answered already, or a refusal, which changes
   // nothing. `ahead`: tokens after which the step has further positions. `bill`, which may be null, is charged for the
-  // intent's rewrites and the edits that its positions see, even if they are refused for another reason.
-  std::variant<StepGrant, RowResult, Refusal> Begin(const SequenceOwner& owner, const StepIntent& intent,
-                                                    const TokenTree& ahead = {}, Bill* bill = nullptr);
+  // intent's rewrites and the edits that its positions see, even if they are refused for another reason, and for a
+  // result that is repeated.
+  std::variant<StepGrant, RepeatedResult, Refusal> Begin(const SequenceOwner& owner, const StepIntent& intent,
+                                                         const TokenTree& ahead = {}, Bill* bill = nullptr);
 
   // Ends the step of `ticket` with its tokens: the state advances by the intent's rewrites and these tokens, exactly
   // once. Returns the result with its history hash, and keeps it for retries if it has at most kMaxRepeatedBytes.
@@ -109,7 +116,8 @@ class Sequence {
   struct LastStep {
     uint64_t step_id;
     uint64_t digest;
-    std::optional<RowResult> result;  // absent if it was too long
+    std::shared_ptr<const RowResult> result;  // null if it was too long
+    uint64_t bytes = 0;                       // of it
   };
 
   const uint32_t kept_history_;

@@ -12,12 +12,6 @@ namespace {
 // Estimate of the structures' memory for one answer.
 constexpr uint64_t kOverheadBytes = 512;
 
-uint64_t BytesOf(const KeptAnswer& answer) {
-  uint64_t bytes = kOverheadBytes;
-  for (const v1::RowResult& part : answer.answer.parts) bytes += part.SpaceUsedLong();
-  return bytes;
-}
-
 }  // namespace
 
 uint64_t HashAsk(const v1::StepRow& row) {
@@ -29,22 +23,31 @@ uint64_t HashAsk(const v1::StepRow& row) {
                       row.verify_tree().draft_sampling());
 }
 
-KeptAnswer::KeptAnswer(const v1::StepRow& asked, RowAnswer result, uint32_t rank_count)
+HeldAnswer::HeldAnswer(RowAnswer row) : answer(std::move(row)), bytes(kOverheadBytes) {
+  for (const v1::RowResult& part : answer.parts) bytes += part.SpaceUsedLong();
+}
+
+KeptAnswer::KeptAnswer(const v1::StepRow& asked, SharedAnswer result, uint32_t rank_count)
     : step_id(asked.step_id()), ask(HashAsk(asked)), answer(std::move(result)), ranks(rank_count) {}
 
-bool KeptAnswer::IsOf(const v1::StepRow& asked, uint32_t index) const {
-  return step_id == asked.step_id() && ask == HashAsk(asked) && std::ranges::find(closed, index) == closed.end();
+bool KeptAnswer::IsOf(uint64_t asked_step, uint64_t asked_hash, uint32_t index) const {
+  return step_id == asked_step && ask == asked_hash && std::ranges::find(closed, index) == closed.end();
 }
 
 KeptAnswers::KeptAnswers(const Limits& limits) : max_bytes_(limits.max_shard_answer_bytes), ttl_(limits.sequence_ttl) {}
 
 void KeptAnswers::Put(const SequenceKey& key, KeptAnswer answer, absl::Time now) {
   if (const auto former = entries_.find(key); former != entries_.end()) Drop(former);
-  const uint64_t bytes = BytesOf(answer);
+  const uint64_t bytes = answer.answer->bytes;
   auto& owner = *tenants_.try_emplace(key.tenant).first;
   const auto place = owner.second.by_use.insert(owner.second.by_use.end(), key);
   entries_.emplace(key, Entry{std::move(answer), bytes, now, place});
   SetBytes(&owner, owner.second.bytes + bytes);
+  for (uint64_t left = owner.second.bytes; left > kMostKeptOfTenant;) {
+    const auto longest_unused = entries_.find(owner.second.by_use.front());
+    left -= longest_unused->second.bytes;
+    Drop(longest_unused);  // with the last one the tenant goes, too
+  }
   while (bytes_ > max_bytes_) {
     const Tenant& largest = tenants_.find(by_bytes_.rbegin()->second)->second;
     Drop(entries_.find(largest.by_use.front()));
@@ -56,13 +59,13 @@ const KeptAnswer* KeptAnswers::Find(const SequenceKey& key) const {
   return it == entries_.end() ? nullptr : &it->second.answer;
 }
 
-const KeptAnswer* KeptAnswers::Find(const SequenceKey& key, const v1::StepRow& asked, uint32_t index, absl::Time now) {
+SharedAnswer KeptAnswers::Find(const SequenceKey& key, uint64_t step_id, uint64_t ask, uint32_t index, absl::Time now) {
   const auto it = entries_.find(key);
-  if (it == entries_.end() || !it->second.answer.IsOf(asked, index)) return nullptr;
+  if (it == entries_.end() || !it->second.answer.IsOf(step_id, ask, index)) return nullptr;
   it->second.used = now;
   std::list<SequenceKey>& by_use = tenants_.find(key.tenant)->second.by_use;
   by_use.splice(by_use.end(), by_use, it->second.place);
-  return &it->second.answer;
+  return it->second.answer.answer;
 }
 
 bool KeptAnswers::Close(const SequenceKey& key, uint32_t index) {

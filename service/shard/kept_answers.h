@@ -1,13 +1,14 @@
 // Keeps the last answer of each sequence whose rows come in shards, for ranks that lost theirs with their stream.
 //
 // An answer is forgotten when the next one is put, when all ranks have closed the sequence, and when it was unused for
-// `sequence_ttl`. Above `max_shard_answer_bytes` the tenant with most bytes loses its longest unused answers. So others
-// cannot push out a tenant below an even share.
+// `sequence_ttl`. A tenant with more than kMostKeptOfTenant loses its own longest unused answers. Above
+// `max_shard_answer_bytes` the tenant with most bytes does. So others cannot push out a tenant below an even share.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <list>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -27,16 +28,28 @@ namespace sortition::service {
 // Returns a hash of the step's fields, except its id, that the ranks of all shards send alike.
 uint64_t HashAsk(const v1::StepRow& row);
 
+// The most bytes that are kept for one tenant.
+inline constexpr uint64_t kMostKeptOfTenant = uint64_t{64} << 20;
+
+// An answer that exists. It is held once, however many shards and repetitions it goes to.
+struct HeldAnswer {
+  explicit HeldAnswer(RowAnswer row);
+
+  RowAnswer answer;
+  uint64_t bytes;  // of memory
+};
+using SharedAnswer = std::shared_ptr<const HeldAnswer>;
+
 struct KeptAnswer {
   // `rank_count` 0 = unknown.
-  KeptAnswer(const v1::StepRow& asked, RowAnswer result, uint32_t rank_count);
+  KeptAnswer(const v1::StepRow& asked, SharedAnswer result, uint32_t rank_count);
 
-  // Returns true if the rank of shard `index` requests this answer.
-  bool IsOf(const v1::StepRow& asked, uint32_t index) const;
+  // Returns true if the rank of shard `index` requests this answer. `asked_hash`: HashAsk of its row.
+  bool IsOf(uint64_t asked_step, uint64_t asked_hash, uint32_t index) const;
 
   uint64_t step_id;
-  uint64_t ask;  // a hash of the step's fields that all ranks send alike
-  RowAnswer answer;
+  uint64_t ask;  // HashAsk
+  SharedAnswer answer;
   uint32_t ranks;
   std::vector<uint32_t> closed;  // indexes of the ranks that need it no more
 };
@@ -51,7 +64,8 @@ class KeptAnswers {
   // Returns null if there is none.
   const KeptAnswer* Find(const SequenceKey& key) const;
   // Returns the answer of this step for the rank of shard `index`, and marks it as used; null if there is none.
-  const KeptAnswer* Find(const SequenceKey& key, const v1::StepRow& asked, uint32_t index, absl::Time now);
+  // `ask`: HashAsk of its row.
+  SharedAnswer Find(const SequenceKey& key, uint64_t step_id, uint64_t ask, uint32_t index, absl::Time now);
   // Takes note that the rank of shard `index` has closed the sequence. Returns false if no answer is kept.
   bool Close(const SequenceKey& key, uint32_t index);
   // Forgets answers whose time has passed.

@@ -9,6 +9,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "service/refusal.h"
+#include "service/shard/kept_answers.h"
 #include "service/wire/step_answers.h"
 #include "service/wire/step_request.h"
 #include "sortition/v1/sampling.pb.h"
@@ -28,6 +29,8 @@ class ShardMessage {
   virtual void Answer(StepAnswers answers) = 0;
   // Gives up a row without an answer, since the stream has ended.
   virtual void Drop(uint32_t row) = 0;
+  // Counts the memory of an answer that the message will get, until the last of its answers has left.
+  virtual void Charge(uint64_t answer_bytes) = 0;
 
   const ShardShape& shard() const { return *shape().shard; }
   const v1::StepRow& row(uint32_t index) const { return step().rows(static_cast<int>(index)); }
@@ -55,11 +58,21 @@ struct RowShard {
   bool is_first() const { return index == 0; }
 };
 
+// An answer that exists, for a shard that waits for it.
+struct OwedAnswer {
+  OwedAnswer(RowShard to, SharedAnswer held) : shard(std::move(to)), answer(std::move(held)) {
+    shard.message->Charge(answer->bytes);
+  }
+
+  RowShard shard;
+  SharedAnswer answer;
+};
+
 // Gathers answers, so that each message gets its rows' answers together. Not thread-safe.
 class ShardAnswers {
  public:
-  // `answer` is numbered for the shard here.
-  void Add(const RowShard& shard, RowAnswer answer) { Of(shard).Add(std::move(answer), shard.row); }
+  // Adds a copy of the answer, numbered for its shard. Sends all that is gathered once it is long.
+  void Add(const OwedAnswer& owed);
   void Refuse(const RowShard& shard, const Refusal& refusal);
   void Send();
 
@@ -68,6 +81,7 @@ class ShardAnswers {
 
   std::vector<std::pair<std::shared_ptr<ShardMessage>, StepAnswers>> messages_;
   absl::flat_hash_map<const ShardMessage*, size_t> places_;  // in messages_
+  uint64_t bytes_ = 0;                                       // of owed answers
 };
 
 }  // namespace sortition::service

@@ -14,6 +14,11 @@
 namespace sortition::service {
 namespace {
 
+// The most missing shards that a refusal names.
+constexpr size_t kMostNamed = 8;
+// The most memory of answers that wait for the others of their messages.
+constexpr uint64_t kMostGathered = kMaxAnswerBytes;
+
 using Refused = std::vector<std::pair<RowShard, Refusal>>;
 
 SequenceKey MakeKey(const ShardTable::Worker& worker, const std::string& request_id) {
@@ -103,15 +108,17 @@ Refusal Missing(const std::vector<RowShard>& shards, const Limits& limits) {
   const uint32_t count = shards.front().message->shard().count;
   std::vector<bool> came(count);
   for (const RowShard& shard : shards) came[shard.index] = true;
-  std::vector<uint32_t> missing;
-  for (uint32_t index = 0; index < count; ++index) {
-    if (!came[index]) missing.push_back(index);
+  std::vector<uint32_t> named;
+  for (uint32_t index = 0; index < count && named.size() < kMostNamed; ++index) {
+    if (!came[index]) named.push_back(index);
   }
+  const auto missing = static_cast<size_t>(std::ranges::count(came, false));
+  const std::string beyond = missing > named.size() ? absl::StrCat(", and ", missing - named.size(), " others") : "";
   const bool by_timeout = std::ranges::any_of(
       shards, [&](const RowShard& shard) { return shard.message->shape().timeout < limits.shard_wait; });
   return Refusal{Reason::kDeadlinePassed, "step.logits.shard",
                  by_timeout ? "step.timeout" : Bounds(limits).shard_wait().Text(),
-                 absl::StrCat("of ", count, " shards these have not come: ", absl::StrJoin(missing, ", "))};
+                 absl::StrCat("of ", count, " shards these have not come: ", absl::StrJoin(named, ", "), beyond)};
 }
 
 // Decides between a shard and `former`, which waits and has the same index. On one stream the later shard replaces the
@@ -169,31 +176,37 @@ void ShardAnswers::Refuse(const RowShard& shard, const Refusal& refusal) {
   Of(shard).Refuse({shard.row, shard.asked().step_id()}, refusal);
 }
 
+void ShardAnswers::Add(const OwedAnswer& owed) {
+  Of(owed.shard).Add(owed.answer->answer, owed.shard.row);
+  bytes_ += owed.answer->bytes;
+  if (bytes_ >= kMostGathered) Send();
+}
+
 void ShardAnswers::Send() {
+  bytes_ = 0;
   places_.clear();
   for (auto& [message, answers] : std::exchange(messages_, {})) message->Answer(std::move(answers));
 }
 
 ShardTable::ShardTable(const Limits& limits, const Clock* clock) : limits_(limits), clock_(*clock), kept_(limits) {}
 
-std::vector<ShardTable::WholeRow> ShardTable::Add(const Worker& worker, const std::shared_ptr<ShardMessage>& message,
-                                                  std::span<const uint32_t> rows, absl::Time deadline) {
+ShardTable::Added ShardTable::Add(const Worker& worker, const std::shared_ptr<ShardMessage>& message,
+                                  std::span<const uint32_t> rows, absl::Time deadline) {
   const ShardShape& part = message->shard();
   std::vector<RowShard> shards;
   for (const uint32_t row : rows) shards.emplace_back(message, row);
-  std::vector<WholeRow> complete;
-  ShardAnswers answers;
+  Added added;
   Refused refused;
   {
     absl::MutexLock lock(&mutex_);
     for (const RowShard& shard : shards) {
       const SequenceKey key = MakeKey(worker, shard.asked().request_id());
       // Without an epoch a step id may be used again for another step.
-      const KeptAnswer* const kept =
-          part.epoch == 0 ? nullptr : kept_.Find(key, shard.asked(), part.index, clock_.Now());
-      if (kept != nullptr) {
-        answers.Add(shard, kept->answer);
-        continue;
+      if (part.epoch != 0) {
+        if (auto kept = kept_.Find(key, shard.asked().step_id(), shard.ask, part.index, clock_.Now())) {
+          added.kept.emplace_back(shard, std::move(kept));
+          continue;
+        }
       }
       const auto [row, is_new] = waiting_.try_emplace({key, shard.asked().step_id()});
       Assembly& assembly = row->second;
@@ -205,20 +218,21 @@ std::vector<ShardTable::WholeRow> ShardTable::Add(const Worker& worker, const st
         assembly.deadline = deadlines_.insert(std::move(place));
       }
       if (!AddShard(&assembly.shards, shard, &refused)) continue;
-      complete.push_back(std::move(assembly.shards));
+      added.complete.push_back(std::move(assembly.shards));
       Erase(row);
     }
   }
-  std::erase_if(complete, [&](const WholeRow& shards) {
+  std::erase_if(added.complete, [&](const WholeRow& shards) {
     const std::optional<Refusal> refusal = CheckCovers(shards);
     if (refusal) {
       for (const RowShard& shard : shards) refused.emplace_back(shard, *refusal);
     }
     return refusal.has_value();
   });
+  ShardAnswers answers;
   for (const auto& [shard, refusal] : refused) answers.Refuse(shard, refusal);
   answers.Send();
-  return complete;
+  return added;
 }
 
 bool ShardTable::AddShard(std::vector<RowShard>* others, const RowShard& shard, Refused* refused) {
@@ -250,29 +264,36 @@ bool ShardTable::AddShard(std::vector<RowShard>* others, const RowShard& shard, 
   return shards.size() == shard.message->shard().count;
 }
 
-void ShardTable::Keep(const Worker& worker, const v1::StepRow& asked, RowAnswer result, uint32_t ranks, Source source) {
-  ShardAnswers answers;
+std::vector<OwedAnswer> ShardTable::Keep(const Worker& worker, const v1::StepRow& asked, SharedAnswer answer,
+                                         uint32_t ranks, Source source) {
+  const SequenceKey key = MakeKey(worker, asked.request_id());
+  KeptAnswer kept(asked, answer, ranks);
+  std::vector<RowShard> answered;
   {
     absl::MutexLock lock(&mutex_);
-    const SequenceKey key = MakeKey(worker, asked.request_id());
-    KeptAnswer answer(asked, std::move(result), ranks);
     if (source == Source::kBrought) {
       if (const KeptAnswer* const former = kept_.Find(key)) {
-        if (former->step_id >= asked.step_id()) return;
-        answer.closed = former->closed;
+        if (former->step_id >= asked.step_id()) return {};
+        kept.closed = former->closed;
       }
     }
-    const auto is_answered = [&](const RowShard& shard) { return answer.IsOf(shard.asked(), shard.index); };
-    for (const RowShard& shard : TakeWaiting(key, is_answered, Extent::kShards)) answers.Add(shard, answer.answer);
-    kept_.Put(key, std::move(answer), clock_.Now());
+    const auto is_answered = [&](const RowShard& shard) {
+      return kept.IsOf(shard.asked().step_id(), shard.ask, shard.index);
+    };
+    answered = TakeWaiting(key, is_answered, Extent::kShards);
+    kept_.Put(key, std::move(kept), clock_.Now());
   }
-  answers.Send();
+  std::vector<OwedAnswer> owed;
+  owed.reserve(answered.size());
+  for (RowShard& shard : answered) owed.emplace_back(std::move(shard), answer);
+  return owed;
 }
 
-std::optional<RowAnswer> ShardTable::Find(const Worker& worker, const v1::StepRow& asked, uint32_t index) {
+SharedAnswer ShardTable::Find(const Worker& worker, const v1::StepRow& asked, uint32_t index) {
+  const SequenceKey key = MakeKey(worker, asked.request_id());
+  const uint64_t ask = HashAsk(asked);
   absl::MutexLock lock(&mutex_);
-  const KeptAnswer* const kept = kept_.Find(MakeKey(worker, asked.request_id()), asked, index, clock_.Now());
-  return kept == nullptr ? std::nullopt : std::make_optional(kept->answer);
+  return kept_.Find(key, asked.step_id(), ask, index, clock_.Now());
 }
 
 bool ShardTable::Close(const Worker& worker, const std::string& request_id, uint32_t index) {
@@ -311,8 +332,10 @@ void ShardTable::Expire() {
   {
     absl::MutexLock lock(&mutex_);
     const absl::Time now = clock_.Now();
-    while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+    size_t shards = 0;
+    while (shards < kMostExpired && !deadlines_.empty() && deadlines_.begin()->first <= now) {
       const auto row = waiting_.find(*deadlines_.begin()->second);
+      shards += row->second.shards.size();
       expired.push_back(std::move(row->second.shards));
       Erase(row);
     }
@@ -354,6 +377,11 @@ size_t ShardTable::waiting() const {
 size_t ShardTable::kept() const {
   absl::MutexLock lock(&mutex_);
   return kept_.size();
+}
+
+uint64_t ShardTable::kept_bytes() const {
+  absl::MutexLock lock(&mutex_);
+  return kept_.bytes();
 }
 
 }  // namespace sortition::service

@@ -30,9 +30,10 @@
 
 namespace sortition::service {
 
-// Thread-safe. The windows of the streams bound the number of shards. Answers are sent within the calls, under no lock.
-// A shard is compared under the lock with one of each kind of its row's shards, and looked at beside each: 16 ms for a
-// message of 4,096 rows in 256 shards, with fewer than 5 µs for a row.
+// Thread-safe. The windows of the streams bound the number of shards. Refusals are sent within the calls, under no
+// lock. Answers that exist are returned, for the caller to send in pieces: they may be long. A shard is compared under
+// the lock with one of each kind of its row's shards, and looked at beside each: 16 ms for a message of 4,096 rows in
+// 256 shards, with fewer than 5 µs for a row.
 class ShardTable {
  public:
   // `clock` is not owned and outlives the table.
@@ -45,27 +46,33 @@ class ShardTable {
   // All shards of one row, by their first token. They cover the vocabulary, and one of them is shard 0.
   using WholeRow = std::vector<RowShard>;
 
-  // Takes the shards of a message's `rows`; they wait until `deadline` at most. Returns the completed rows. Answers
-  // rows whose answer is kept. Refuses a shard that does not fit those that came before it; that changes nothing.
-  std::vector<WholeRow> Add(const Worker& worker, const std::shared_ptr<ShardMessage>& message,
-                            std::span<const uint32_t> rows, absl::Time deadline);
+  struct Added {
+    std::vector<WholeRow> complete;
+    std::vector<OwedAnswer> kept;  // the answers of rows that do not wait
+  };
+  // Takes the shards of a message's `rows`; they wait until `deadline` at most. Refuses a shard that does not fit those
+  // that came before it; that changes nothing.
+  Added Add(const Worker& worker, const std::shared_ptr<ShardMessage>& message, std::span<const uint32_t> rows,
+            absl::Time deadline);
 
   enum class Source {
     kComputed,  // now, from all shards
     kBrought,   // by a rank that has it from another server; ignored if the answer of a later step is kept
   };
-  // Keeps the answer of a step, and answers the shards of that step that wait. `ranks` is the number of ranks; 0 if it
-  // is unknown.
-  void Keep(const Worker& worker, const v1::StepRow& asked, RowAnswer result, uint32_t ranks, Source source);
-  // Returns the kept answer of this step for the rank of shard `index`, if there is one.
-  std::optional<RowAnswer> Find(const Worker& worker, const v1::StepRow& asked, uint32_t index);
+  // Keeps the answer of a step. Returns it for the shards of that step that waited. `ranks` is the number of ranks; 0
+  // if it is unknown.
+  std::vector<OwedAnswer> Keep(const Worker& worker, const v1::StepRow& asked, SharedAnswer answer, uint32_t ranks,
+                               Source source);
+  // Returns the kept answer of this step for the rank of shard `index`; null if there is none.
+  SharedAnswer Find(const Worker& worker, const v1::StepRow& asked, uint32_t index);
   // Takes note that the rank of shard `index` has closed the sequence. Returns false if no answer of it is kept.
   bool Close(const Worker& worker, const std::string& request_id, uint32_t index);
   // Forgets the kept answers of a tenant.
   void Forget(const std::string& tenant);
 
-  // Refuses shards whose deadline has passed with DEADLINE_PASSED, which names the missing shards. Forgets kept answers
-  // whose time has passed.
+  // Refuses shards whose deadline has passed with DEADLINE_PASSED, which names the first missing shards. A call ends
+  // with the row in which it has refused kMostExpired shards; the next one continues. Forgets kept answers whose time
+  // has passed.
   void Expire();
 
   using Wanted = absl::FunctionRef<bool(const RowShard&)>;
@@ -82,8 +89,11 @@ class ShardTable {
     Remove(worker, request_ids, is_wanted, Extent::kShards, refusal);
   }
 
+  static constexpr size_t kMostExpired = 512;
+
   size_t waiting() const;  // rows
   size_t kept() const;     // answers
+  uint64_t kept_bytes() const;
 
  private:
   using RowKey = std::pair<SequenceKey, uint64_t>;  // with the step id: a sequence has several if some rank is behind

@@ -196,7 +196,7 @@ std::optional<Refusal> Session::OnBringAnswer(v1::BringAnswer bring, uint64_t by
   if (auto refusal = CheckBringAnswer(bring)) return refusal;
   RowAnswer answer;  // its tokens were counted where they were drawn
   answer.parts.push_back(std::move(*bring.mutable_result()));
-  engine_.shards().Keep(stream_->worker(), bring.asked(), std::move(answer), 0, ShardTable::Source::kBrought);
+  shards_.AddBrought(bring.asked(), std::move(answer));
   return std::nullopt;
 }
 

@@ -2,6 +2,7 @@
 #include "service/stream/shard_assembler.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -10,6 +11,8 @@
 #include "kernels/law/compact.h"
 #include "service/checks.h"
 #include "service/stream/step_in_flight.h"
+#include "service/text/judge_row.h"
+#include "service/text/row_ask.h"
 #include "service/wire/read_compact_rows.h"
 
 namespace sortition::service {
@@ -35,6 +38,7 @@ class StreamShards final : public ShardMessage {
     rows_[row].run->Abort();
     rows_[row].run.reset();
   }
+  void Charge(uint64_t answer_bytes) override { message_->ChargeLists(answer_bytes); }
 
   const std::shared_ptr<StepMessage>& message() const { return message_; }
   FirstShardRow Take(uint32_t row) { return std::exchange(rows_[row], {}); }
@@ -58,13 +62,19 @@ class SharedAnswers final : public ResultSink {
     ShardAnswers to_others;
     for (RowAnswer& row : answers.Rows()) {
       const uint32_t index = row.note.row;
-      if (const auto others = others_.find(index); others != others_.end()) {
-        for (const RowShard& other : others->second) to_others.Add(other, row);
-      }
-      if (shard.epoch == 0 || row.note.refused) continue;
+      const bool is_kept = shard.epoch != 0 && !row.note.refused;
+      const auto others = others_.find(index);
+      if (!is_kept && others == others_.end()) continue;
+      const auto answer = std::make_shared<const HeldAnswer>(std::move(row));
       // Kept before the answer leaves, so that a rank that loses it finds it.
-      engine_.shards().Keep(first_->stream().worker(), first_->row(index), std::move(row), shard.count,
-                            ShardTable::Source::kComputed);
+      if (is_kept) {
+        for (const OwedAnswer& owed : engine_.shards().Keep(first_->stream().worker(), first_->row(index), answer,
+                                                            shard.count, ShardTable::Source::kComputed)) {
+          to_others.Add(owed);
+        }
+      }
+      if (others == others_.end()) continue;
+      for (const RowShard& other : others->second) to_others.Add(OwedAnswer(other, answer));
     }
     to_others.Send();
     first_->Answer(std::move(answers));
@@ -95,6 +105,35 @@ std::optional<Refusal> CheckOtherShard(const v1::StepRow& row, uint32_t index) {
   if (row.step_id() == 0) return MissingField(absl::StrCat("step.rows[", index, "].step_id"));
   if (!row.compact().empty() && row.has_tensor_row()) {
     return Refusal{Reason::kContradiction, absl::StrCat("step.rows[", index, "].tensor_row"), "", "the row is compact"};
+  }
+  return std::nullopt;
+}
+
+// Refuses lists that are longer than those of any row that shard 0 may bring.
+std::optional<Refusal> CheckLists(const RowAsk& ask, const Limits& limits) {
+  if (ask.task == RowAsk::Task::kDraw) return std::nullopt;
+  const bool is_score = ask.task == RowAsk::Task::kScore;
+  const std::string task = absl::StrCat("step.rows[", ask.row, "].",
+                                        is_score                                ? "score"
+                                        : ask.task == RowAsk::Task::kVerifyTree ? "verify_tree"
+                                                                                : "verify_draft");
+  const std::string tokens = absl::StrCat(task, is_score ? ".tokens" : ".draft_tokens");
+  const Bound most = is_score ? Bounds::max_score_tokens() : Bounds::max_draft_tokens();
+  if (auto refusal = CheckCount(ask.tokens.size(), most, tokens)) return refusal;
+  if (auto refusal = CheckCount(ask.parents.size(), most, task + ".parents")) return refusal;
+  if (auto refusal = CheckCount(ask.requested.size(), most, task + ".requested")) return refusal;
+  for (size_t i = 0; i < ask.requested.size(); ++i) {
+    const std::string field = absl::StrCat(task, ".requested[", i, "].tokens");
+    if (auto refusal = CheckCount(ask.requested[i].size(), Bounds::max_top_logprobs(), field)) return refusal;
+  }
+  const std::string sparse = task + ".sparse_probabilities";
+  if (auto refusal = CheckCount(ask.sparse.size(), most, sparse)) return refusal;
+  for (size_t i = 0; i < ask.sparse.size(); ++i) {
+    const SparseAsk& list = ask.sparse[i];
+    const Bound listed = Bounds(limits).max_listed_tokens();
+    if (auto refusal = CheckCount(list.tokens.size(), listed, absl::StrCat(sparse, "[", i, "].tokens"))) return refusal;
+    const std::string field = absl::StrCat(sparse, "[", i, "].probabilities");
+    if (auto refusal = CheckCount(list.probabilities.size(), listed, field)) return refusal;
   }
   return std::nullopt;
 }
@@ -206,7 +245,6 @@ struct StartedRows {
   std::shared_ptr<StreamShards> first;
   std::shared_ptr<SharedAnswers> sink;
   std::shared_ptr<StepInFlight> step;
-  std::vector<uint32_t> rows;  // that run
 };
 
 }  // namespace
@@ -225,39 +263,59 @@ Refusal DuplicateRow(uint32_t index) {
           "the step has several rows for this sequence; none of them is served"};
 }
 
-std::optional<RowAnswer> ShardAssembler::FindKept(const StepMessage& message, uint32_t row) const {
+SharedAnswer ShardAssembler::FindKept(const StepMessage& message, uint32_t row) const {
   const ShardShape& shard = *message.shape().shard;
-  if (shard.epoch == 0) return std::nullopt;
+  if (shard.epoch == 0) return nullptr;
   return engine_.shards().Find(stream_->worker(), message.row(row), shard.index);
+}
+
+void ShardAssembler::AnswerRepeated(const std::shared_ptr<StepMessage>& message, StepAnswers repeated,
+                                    StepAnswers* held) {
+  const ShardShape& shard = *message->shape().shard;
+  if (shard.epoch == 0) return held->Add(std::move(repeated));
+  for (RowAnswer& row : repeated.Rows()) {
+    const v1::StepRow& asked = message->row(row.note.row);
+    auto owed = engine_.shards().Keep(stream_->worker(), asked, std::make_shared<const HeldAnswer>(std::move(row)),
+                                      shard.count, ShardTable::Source::kComputed);
+    std::ranges::move(owed, std::back_inserter(owed_));
+  }
+  message->Answer(std::move(repeated));
 }
 
 void ShardAssembler::AddFirst(const std::shared_ptr<StepMessage>& message,
                               std::vector<std::unique_ptr<SequenceRow>> runs, StepAnswers now) {
-  const bool answers_are_kept = message->shape().shard->epoch != 0;
   std::vector<FirstShardRow> rows(message->rows());
   std::vector<uint32_t> waiting;
   StepAnswers settled;
   for (RowAnswer& row : now.Rows()) {
     const uint32_t index = row.note.row;
-    const bool settles = row.note.refused ? IsMendedByOpening(*row.note.refused) : answers_are_kept;
+    const bool settles = row.note.refused && IsMendedByOpening(*row.note.refused);
     (settles ? settled : rows[index].held).Add(std::move(row), index);
   }
   for (uint32_t index = 0; index < rows.size(); ++index) {
     rows[index].run = std::move(runs[index]);
     if (rows[index].run != nullptr || !rows[index].held.empty()) waiting.push_back(index);
   }
-  if (!settled.empty()) SharedAnswers(&engine_, message).Answer(std::move(settled));
+  if (!settled.empty()) message->Answer(std::move(settled));
   Add(std::make_shared<StreamShards>(message, std::move(rows)), waiting, *message);
 }
 
 void ShardAssembler::AddOther(const std::shared_ptr<StepMessage>& message) {
   const auto twice = FindNamedTwice(message->step());
+  const uint64_t parsed = message->step().SpaceUsedLong();
+  if (parsed > message->bytes()) message->ChargeLists(parsed - message->bytes());
+  Bill bill(message->sent_bytes());
   const auto check = [&](uint32_t index, const v1::StepRow& row) -> std::optional<Refusal> {
     if (const Refusal* const refusal = message->FindSetTwice(index)) return *refusal;
     if (auto refusal = message->FindUnknownInRow(index)) return refusal;
     if (auto refusal = CheckName(row.request_id(), absl::StrCat("step.rows[", index, "].request_id"))) return refusal;
     if (twice.contains(row.request_id())) return DuplicateRow(index);
-    return CheckOtherShard(row, index);
+    if (auto refusal = CheckOtherShard(row, index)) return refusal;
+    const RowAsk ask = ToAsk(row, index);
+    if (auto refusal = CheckLists(ask, engine_.limits())) return refusal;
+    bill.BeginRow();
+    if (!bill.Take(JudgeCost(ask))) return bill.TooMuch(absl::StrCat("step.rows[", index, "]"));
+    return std::nullopt;
   };
   StepAnswers refused;
   std::vector<uint32_t> rows;
@@ -269,6 +327,7 @@ void ShardAssembler::AddOther(const std::shared_ptr<StepMessage>& message) {
       rows.push_back(index);
     }
   }
+  engine_.Spend(&account_, bill.spent());
   if (!refused.empty()) message->Answer(std::move(refused));
   Add(std::make_shared<StreamShards>(message, std::vector<FirstShardRow>()), rows, *message);
 }
@@ -276,21 +335,39 @@ void ShardAssembler::AddOther(const std::shared_ptr<StepMessage>& message) {
 void ShardAssembler::Add(const std::shared_ptr<ShardMessage>& message, const std::vector<uint32_t>& rows,
                          const StepMessage& step) {
   const absl::Time deadline = step.arrived() + std::min(step.shape().timeout, engine_.limits().shard_wait);
-  std::vector<ShardTable::WholeRow> whole = engine_.shards().Add(stream_->worker(), message, rows, deadline);
-  if (!whole.empty()) {
-    bill_ = Bill(LeastSent(whole));
-    for (ShardTable::WholeRow& row : whole) whole_.push_back(std::move(row));
-    TakePiece();
-  }
+  ShardTable::Added added = engine_.shards().Add(stream_->worker(), message, rows, deadline);
+  bill_ = Bill(LeastSent(added.complete));
+  std::ranges::move(added.kept, std::back_inserter(owed_));
+  std::ranges::move(added.complete, std::back_inserter(whole_));
+  if (has_pieces()) TakePiece();
   // Shards that came between the notice and here would wait for shards that do not come any more.
   const Refusal draining = StreamContext::Draining();
   if (shutting_down_.load()) Withdraw(&draining);
+}
+
+void ShardAssembler::AddBrought(const v1::StepRow& asked, RowAnswer answer) {
+  auto owed = engine_.shards().Keep(stream_->worker(), asked, std::make_shared<const HeldAnswer>(std::move(answer)), 0,
+                                    ShardTable::Source::kBrought);
+  bill_ = Bill();
+  std::ranges::move(owed, std::back_inserter(owed_));
+  if (has_pieces()) TakePiece();
 }
 
 // The shard that completes a row may be another stream's than the one that opened the sequence.
 void ShardAssembler::TakePiece() {
   std::vector<StartedRows> started;
   bill_.BeginPiece();
+  ShardAnswers answers;
+  for (; !owed_.empty() && !bill_.piece_is_full(); owed_.pop_front()) {
+    const OwedAnswer& owed = owed_.front();
+    if (owed.shard.message->stream() == stream_->owner.stream && stream_->closed()) {
+      owed.shard.message->Drop(owed.shard.row);
+      continue;
+    }
+    bill_.Add(price::kShardAnswer + price::kAnswerByte * owed.answer->bytes);
+    answers.Add(owed);
+  }
+  answers.Send();
   for (; !whole_.empty() && !bill_.piece_is_full(); whole_.pop_front()) {
     const ShardTable::WholeRow& shards = whole_.front();
     const RowShard& of_first = *std::ranges::find_if(shards, &RowShard::is_first);
@@ -301,7 +378,7 @@ void ShardAssembler::TakePiece() {
     if (of_message == started.end()) {
       auto sink = std::make_shared<SharedAnswers>(&engine_, message);
       auto step = std::make_shared<StepInFlight>(message, sink, &engine_.batcher(), &engine_.checkpoint_key(), true);
-      of_message = started.insert(started.end(), {first, std::move(sink), std::move(step), {}});
+      of_message = started.insert(started.end(), {first, std::move(sink), std::move(step)});
     }
     SharedAnswers& sink = *of_message->sink;
     std::vector<RowShard> others;
@@ -312,6 +389,7 @@ void ShardAssembler::TakePiece() {
     FirstShardRow row = first->Take(index);
     const auto compact = std::ranges::count_if(shards, IsCompact);
     if (row.run == nullptr || compact != 0) bill_.Add(price::kShardAnswer * shards.size());
+    if (row.run == nullptr) bill_.Add(price::kAnswerByte * row.held.results().SpaceUsedLong() * shards.size());
     if (row.run == nullptr) {
       sink.Answer(std::move(row.held));
       continue;
@@ -346,20 +424,14 @@ void ShardAssembler::TakePiece() {
     of_message->step->AddRow(std::move(*row.run), [&](uint32_t position, devices::DeviceRow* to) {
       SetLogits(shards, live_vocabulary, position, to);
     });
-    of_message->rows.push_back(index);
   }
   for (const StartedRows& of_message : started) {
-    if (of_message.rows.empty()) continue;
+    std::vector<QueuedRow> queued = of_message.step->TakeRows();
+    if (queued.empty()) continue;
     const std::shared_ptr<StepMessage>& message = of_message.first->message();
     message->Attach(of_message.step);
-    const auto refusal = engine_.batcher().Submit(of_message.step, of_message.step->TakeRows());
-    if (!refusal) continue;
-    of_message.step->AbortRows();
-    StepAnswers refused;
-    for (const uint32_t index : of_message.rows) {
-      refused.Refuse({index, message->row(index).step_id()}, *refusal);
-    }
-    of_message.sink->Answer(std::move(refused));
+    const auto refusal = engine_.batcher().Submit(of_message.step, std::move(queued));
+    if (refusal) of_message.sink->Answer(of_message.step->RefuseRows(*refusal));
   }
   engine_.Spend(&account_, bill_.piece_work());
   if (has_pieces()) stream_->pause = engine_.ledger().PauseAfter(bill_.piece_work());

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
@@ -41,22 +40,27 @@ class ShardAssembler {
     while (has_pieces()) TakePiece();
   }
 
+  // Answers a row of shard 0 that its sequence repeats, before AddFirst. Without epochs, where answers are not kept,
+  // adds it to `held` instead, which is given to AddFirst.
+  void AnswerRepeated(const std::shared_ptr<StepMessage>& message, StepAnswers repeated, StepAnswers* held);
   // Adds a message of shard 0, whose rows that can run hold their sequences: `runs` by the row's index, null for
-  // others. `now` are the other rows' answers. Sends at once the answers that the stream's own worker needs: kept
-  // answers, and refusals after which it opens the sequence and sends its shard again. Holds all others until all
-  // shards have come, then sends them to all.
+  // others. `now` are the answers of other rows. Sends at once the refusals after which the stream's own worker opens
+  // the sequence and sends its shard again. Holds all others until all shards have come, then sends them to all.
   void AddFirst(const std::shared_ptr<StepMessage>& message, std::vector<std::unique_ptr<SequenceRow>> runs,
                 StepAnswers now);
   // Adds a message of another shard.
   void AddOther(const std::shared_ptr<StepMessage>& message);
 
-  // True after these while rows that have become whole have not started. The caller then calls only TakePiece, after
-  // the stream's pause, until it is false.
-  bool has_pieces() const { return !whole_.empty(); }
+  // Adds an answer that a rank has from another server: keeps it, and answers the shards that wait for it.
+  void AddBrought(const v1::StepRow& asked, RowAnswer answer);
+
+  // True after these while answers that exist have not been sent, or rows that have become whole have not started. The
+  // caller then calls only TakePiece, after the stream's pause, until it is false.
+  bool has_pieces() const { return !owed_.empty() || !whole_.empty(); }
   void TakePiece();
 
-  // Returns the answer that is kept for a row of shard 0, if there is one.
-  std::optional<RowAnswer> FindKept(const StepMessage& message, uint32_t row) const;
+  // Returns the answer that is kept for a row of shard 0; null if there is none.
+  SharedAnswer FindKept(const StepMessage& message, uint32_t row) const;
 
   // The worker has cancelled a message, of any shard: refuses its rows that wait with STEP_CANCELLED. With shard 0 the
   // other shards of these rows are refused, too; another shard is taken back alone.
@@ -75,8 +79,9 @@ class ShardAssembler {
   Engine& engine_;
   const std::shared_ptr<StreamContext> stream_;
   ClientAccount& account_;
+  std::deque<OwedAnswer> owed_;
   std::deque<ShardTable::WholeRow> whole_;  // have not started
-  Bill bill_;                               // of the message that made them whole
+  Bill bill_;                               // of the message that the pieces are for
   std::atomic<bool> shutting_down_ = false;
 };
 

@@ -81,6 +81,13 @@ void StepInFlight::AbortRows() {
   for (SequenceRow& row : rows_) row.Abort();
 }
 
+StepAnswers StepInFlight::RefuseRows(const Refusal& refusal) {
+  AbortRows();
+  StepAnswers refused;
+  for (const SequenceRow& row : rows_) refused.Refuse({row.plan().row, row.plan().intent.step_id}, refusal);
+  return refused;
+}
+
 void StepInFlight::Deliver(std::span<const QueuedOutput> outputs) {
   StepAnswers answers(outputs.size());
   const bool wanted = !message_->stream().closed();

@@ -48,6 +48,8 @@ class StepInFlight final : public PendingStep, public std::enable_shared_from_th
   std::vector<QueuedRow> TakeRows();
   // Gives up a step that was not submitted: the sequences are as they were.
   void AbortRows();
+  // Does so, and refuses its rows.
+  StepAnswers RefuseRows(const Refusal& refusal);
 
   void Deliver(std::span<const QueuedOutput> outputs) override;
 

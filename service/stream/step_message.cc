@@ -72,7 +72,7 @@ void StepMessage::NoteOptions(const SequenceSpec& spec) {
 }
 
 void StepMessage::ChargeLists(uint64_t bytes) {
-  list_bytes_ += bytes;
+  list_bytes_.fetch_add(bytes, std::memory_order_relaxed);
   stream_->window->Charge(0, bytes);
 }
 

@@ -54,7 +54,7 @@ class StepMessage final : public ResultSink {
   // Notes the options of a row, if the step is traced. Called while the message is built.
   void NoteOptions(const SequenceSpec& spec);
   // Charges the stream's window for what the rows' answers may list and for copies out of regions, beside the message's
-  // own bytes. Called while the message is built.
+  // own bytes. Called before the row is answered. Thread-safe.
   void ChargeLists(uint64_t bytes);
   // Bytes that DraftRow copies for this number of rows in a region.
   uint64_t CopiedDrafts(uint64_t rows) const {
@@ -107,7 +107,7 @@ class StepMessage final : public ResultSink {
   std::vector<Payload> payloads_;  // the frame's, then regions'
   const uint64_t bytes_;
   uint64_t shared_bytes_ = 0;
-  uint64_t list_bytes_ = 0;  // of ChargeLists
+  std::atomic<uint64_t> list_bytes_ = 0;  // of ChargeLists
   const absl::Time arrived_;
   StepShape shape_;
   std::optional<PayloadView> logits_;  // these refer to payloads_

@@ -115,6 +115,7 @@ void StepRunner::TakePiece() {
   if (!std::exchange(step.judged, true) && !Begin(&step)) return pieces_.reset();
   step.bill.BeginPiece();
   bool done = BeginRows(&step);
+  AnswerRepeated(&step);
   if (done) {
     Submit(&step);
     done = RunCompactRows(&step);
@@ -157,8 +158,10 @@ bool StepRunner::BeginRows(StepInPieces* step) {
     }
     const bool is_shard = step->whole == nullptr;
     if (is_shard) {
-      if (auto kept = shards_.FindKept(message, index)) {
-        step->repeated.Add(*std::move(kept), index);
+      if (const SharedAnswer kept = shards_.FindKept(message, index)) {
+        step->bill.Add(price::kShardAnswer + price::kAnswerByte * kept->bytes);
+        step->message->ChargeLists(kept->bytes);
+        step->repeated.Add(kept->answer, index);
         continue;
       }
     }
@@ -189,11 +192,16 @@ void StepRunner::AddWhole(StepInPieces* step, GrantedRow row) {
   });
 }
 
+void StepRunner::AnswerRepeated(StepInPieces* step) {
+  if (step->repeated.empty()) return;
+  step->has_answered = true;
+  step->message->Answer(std::exchange(step->repeated, {}));
+}
+
 void StepRunner::Submit(StepInPieces* step) {
   if (std::exchange(step->submitted, true)) return;
   if (step->whole == nullptr) {
     step->runs.resize(step->message->rows());
-    if (!step->repeated.empty()) step->message->Answer(std::move(step->repeated));
     shards_.AddFirst(step->message, std::move(step->runs), std::move(step->now));
     step->runs.clear();
     return;
@@ -203,9 +211,13 @@ void StepRunner::Submit(StepInPieces* step) {
   auto refusal = step->ready ? engine_.unready_steps().Add(*std::move(step->ready), step->whole, std::move(queued))
                              : engine_.batcher().Submit(step->whole, std::move(queued), step->thread);
   if (!refusal) return;
-  step->whole->AbortRows();
-  for (const auto& run : step->runs) run->Abort();
+  for (const auto& run : step->runs) {
+    run->Abort();
+    if (step->has_answered) step->now.Refuse({run->plan().row, run->plan().intent.step_id}, *refusal);
+  }
   step->runs.clear();
+  if (step->has_answered) return step->now.Add(step->whole->RefuseRows(*refusal));
+  step->whole->AbortRows();
   step->now = {};
   stream_->Unregister(step->message->batch_id());
   step->message->Refuse(*refusal);
@@ -294,8 +306,16 @@ bool StepRunner::BeginRow(StepInPieces* step, uint32_t index, GrantedRow* grante
     }
     return refuse(*refusal);
   }
-  if (auto* result = std::get_if<RowResult>(&answer)) {
-    step->now.Add({*result, plan, spec, sequence->receipts.get(), engine_.checkpoint_key(), message.OwnerOf(index)});
+  if (const auto* repeated = std::get_if<RepeatedResult>(&answer)) {
+    message.ChargeLists(repeated->bytes);
+    StepAnswers one;
+    one.Add(
+        {*repeated->result, plan, spec, sequence->receipts.get(), engine_.checkpoint_key(), message.OwnerOf(index)});
+    if (step->whole != nullptr) {
+      step->repeated.Add(std::move(one));
+    } else {
+      shards_.AnswerRepeated(step->message, std::move(one), &step->now);
+    }
     return false;
   }
   const StepGrant& grant = std::get<StepGrant>(answer);

@@ -67,7 +67,8 @@ class StepRunner {
     std::shared_ptr<StepInFlight> whole;             // rows for a device; null if the rows come in shards
     std::vector<std::unique_ptr<SequenceRow>> runs;  // compact rows, or those in shards by the row's index
     StepAnswers now;
-    StepAnswers repeated;                              // of rows in shards
+    StepAnswers repeated;                              // answers that exist already, of this piece
+    bool has_answered = false;                         // with some of them
     absl::flat_hash_map<uint32_t, RowMaskBits> masks;  // copies of the step's rows of masks
     Bill bill;
     uint32_t begun = 0;  // rows
@@ -82,7 +83,10 @@ class StepRunner {
   // Returns false if the piece has ended before all of it is done.
   bool BeginRows(StepInPieces* step);
   bool RunCompactRows(StepInPieces* step);
-  // Gives the whole rows to the batcher, once. If it refuses them, the message is refused, and no row is left.
+  // Sends the piece's answers that exist already.
+  static void AnswerRepeated(StepInPieces* step);
+  // Gives the whole rows to the batcher, once. If it refuses them, they and the compact ones are refused: with the
+  // message as a whole if no row of it has been answered.
   void Submit(StepInPieces* step);
   // Ends a step whose stream has been closed meanwhile.
   void AbortPieces();

@@ -9,6 +9,7 @@ uint64_t AskedBytes(const Scenario& scenario, const Messages& messages) {
   const v1::SamplingParameters& parameters = messages.parameters();
   const auto requested = std::max<uint64_t>(static_cast<uint64_t>(parameters.logprob_token_ids_size()),
                                             scenario.Has("requested") ? scenario.Size("requested") : 0);
+  if (scenario.kind == Kind::kBringAnswer) return messages.brought() * (128 + 4 * scenario.Size("banned"));
   uint64_t asked = 128;
   const auto add = [&](bool has, uint32_t top) {
     if (has) asked += 20 + 12 * (top + requested);

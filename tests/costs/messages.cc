@@ -462,10 +462,31 @@ Request Messages::Close() const {
   return close;
 }
 
-Request Messages::BringAnswer() const {
+Request Messages::Brought(uint64_t batch_id, uint32_t index, uint32_t rows) const {
+  testing::StepBuilder builder(batch_id, 1);
+  for (uint32_t row = 0; row < rows; ++row) {
+    builder.AddRow(absl::StrCat("s", row), 1, 1, std::string(sizeof(float), 0));
+  }
+  Request request = builder.Build();
+  v1::VocabularyShard& shard = *request.mutable_step()->mutable_logits()->mutable_shard();
+  shard.set_index(index);
+  shard.set_count(service::kMaxShards);
+  shard.set_first_token(index);
+  shard.set_total_vocabulary_size(service::kMaxShards);
+  shard.set_epoch(1);
+  return request;
+}
+
+uint32_t Messages::brought() const {
+  constexpr uint64_t kMostTokens = 8 << 20;  // of all of them
+  const uint64_t most = std::max<uint64_t>(kMostTokens / Size("banned", 65536), 1);
+  return static_cast<uint32_t>(std::min<uint64_t>({scenario_.Size("shards"), most, service::kMaxShards - 1}));
+}
+
+Request Messages::BringAnswer(uint32_t row) const {
   Request request;
   v1::BringAnswer& bring = *request.mutable_bring_answer();
-  bring.mutable_asked()->set_request_id("s0");
+  bring.mutable_asked()->set_request_id(absl::StrCat("s", row));
   bring.mutable_asked()->set_step_id(1);
   bring.mutable_asked()->set_position(1);
   bring.mutable_result()->set_step_id(1);

@@ -42,7 +42,11 @@ class Messages {
   Request Close() const;
   Request Upload() const;
   Request Attach(std::shared_ptr<service::MemoryConnection> connection);
-  Request BringAnswer() const;
+  Request BringAnswer(uint32_t row) const;
+  // Shard `index` of a step of `rows` rows, which answers of BringAnswer answer.
+  Request Brought(uint64_t batch_id, uint32_t index, uint32_t rows) const;
+  // The answers that a scenario brings, or the shards that wait for one.
+  uint32_t brought() const;
 
   // Notes the place of the sequences, which later messages name. They have equal histories and draw equal tokens.
   void NotePlace(const v1::OpenedState& state);

@@ -181,7 +181,8 @@ class World : public Script {
 
   int64_t ChargedBytes() {
     service::Engine& engine = *engine_->get();
-    return static_cast<int64_t>(engine.sequences().state_bytes() + engine.masks().bytes());
+    return static_cast<int64_t>(engine.sequences().state_bytes() + engine.masks().bytes() +
+                                engine.shards().kept_bytes());
   }
 
   void MeasureMessage(const Request& message) {

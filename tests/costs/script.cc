@@ -42,7 +42,7 @@ std::optional<Request> Script::Prepare(const Scenario& scenario, service::Engine
     case Kind::kAttachMemory:
       return Attach(engine, messages);
     case Kind::kBringAnswer:
-      return messages->BringAnswer();
+      return PrepareBrought(scenario, *messages);
     default:
       if (!OpenAll(scenario, messages)) return std::nullopt;
   }
@@ -65,6 +65,20 @@ std::optional<Request> Script::Prepare(const Scenario& scenario, service::Engine
   if (scenario.is_sharded()) return PrepareLastShard(scenario, messages);
   if (scenario.kind == Kind::kRetry && !Send(messages->Step(10), false)) return std::nullopt;
   return messages->Step(11);
+}
+
+std::optional<Request> Script::PrepareBrought(const Scenario& scenario, const Messages& messages) {
+  const uint32_t count = messages.brought();
+  if (WordOf(scenario.seed, "asks") % 2 == 0) {
+    for (uint32_t row = 0; row < count; ++row) {
+      if (!Send(messages.BringAnswer(row), false)) return std::nullopt;
+    }
+    return messages.Brought(1, 1, count);
+  }
+  for (uint32_t index = 1; index <= count; ++index) {
+    if (!Send(messages.Brought(index, index, 1), true)) return std::nullopt;
+  }
+  return messages.BringAnswer(0);
 }
 
 std::optional<Request> Script::PrepareLastShard(const Scenario& scenario, Messages* messages) {

@@ -30,6 +30,8 @@ class Script {
   // Opens one sequence for each row.
   bool OpenAll(const Scenario& scenario, Messages* messages);
   // Sends the shards but one; a cancel follows the first.
+  // One message that answers many shards, or a step whose answers are all kept.
+  std::optional<Request> PrepareBrought(const Scenario& scenario, const Messages& messages);
   std::optional<Request> PrepareLastShard(const Scenario& scenario, Messages* messages);
   std::optional<Request> PrepareLastPiece(const Messages& messages);
 };

@@ -25,8 +25,14 @@ class KeptAnswersTest : public ::testing::Test {
   void Put(const std::string& client, uint32_t sequence, size_t bytes = kAnswer, uint64_t step = 1) {
     std::vector<v1::RowResult> parts(1);
     parts[0].mutable_draw()->set_checkpoint(std::string(bytes, 'x'));
-    kept_.Put(Key(client, sequence), KeptAnswer(Asked(step), {std::move(parts)}, 2), now_ += absl::Seconds(1));
+    kept_.Put(Key(client, sequence), KeptAnswer(Asked(step), Held(std::move(parts)), 2), now_ += absl::Seconds(1));
     EXPECT_LE(kept_.bytes(), kBound);
+  }
+  static SharedAnswer Held(std::vector<v1::RowResult> parts) {
+    return std::make_shared<const HeldAnswer>(RowAnswer{std::move(parts)});
+  }
+  SharedAnswer FindOf(const SequenceKey& key, uint64_t step, uint32_t index) {
+    return kept_.Find(key, step, HashAsk(Asked(step)), index, now_);
   }
   uint32_t Of(const std::string& client, uint32_t sequences) const {
     uint32_t kept = 0;
@@ -61,7 +67,7 @@ TEST_F(KeptAnswersTest, AnswersCountTheirMemory) {
   std::vector<v1::RowResult> parts(1);
   for (int i = 0; i < 5000; ++i) parts[0].mutable_verify()->add_positions();
   const uint64_t held = parts[0].SpaceUsedLong();
-  kept_.Put(Key("client", 1), KeptAnswer(Asked(1), {std::move(parts)}, 2), now_);
+  kept_.Put(Key("client", 1), KeptAnswer(Asked(1), Held(std::move(parts)), 2), now_);
   EXPECT_GE(kept_.bytes(), held);
 }
 
@@ -86,8 +92,8 @@ TEST_F(KeptAnswersTest, EqualShareIsKept) {
 TEST_F(KeptAnswersTest, RequestedAnswersStay) {
   constexpr uint32_t kRoom = kBound / (kAnswer + 1000);
   for (uint32_t i = 0; i < kRoom; ++i) Put("client", i);
-  ASSERT_NE(kept_.Find(Key("client", 0), Asked(1), 1, now_), nullptr);
-  EXPECT_EQ(kept_.Find(Key("client", 1), Asked(2), 1, now_), nullptr) << "another step";
+  ASSERT_NE(FindOf(Key("client", 0), 1, 1), nullptr);
+  EXPECT_EQ(FindOf(Key("client", 1), 2, 1), nullptr) << "another step";
   for (uint32_t i = 0; i < kRoom / 2; ++i) Put("client", kRoom + i);
   EXPECT_NE(kept_.Find(Key("client", 0)), nullptr);
   EXPECT_EQ(kept_.Find(Key("client", 1)), nullptr);
@@ -98,11 +104,11 @@ TEST_F(KeptAnswersTest, ReplacedByNextOrDroppedAtLastClose) {
   const uint64_t bytes = kept_.bytes();
   Put("client", 0, kAnswer, 2);
   EXPECT_EQ(kept_.bytes(), bytes);
-  EXPECT_EQ(kept_.Find(Key("client", 0), Asked(1), 0, now_), nullptr);
+  EXPECT_EQ(FindOf(Key("client", 0), 1, 0), nullptr);
   kept_.Close(Key("client", 0), 1);
   kept_.Close(Key("client", 0), 1);
-  EXPECT_EQ(kept_.Find(Key("client", 0), Asked(2), 1, now_), nullptr);
-  EXPECT_NE(kept_.Find(Key("client", 0), Asked(2), 0, now_), nullptr);
+  EXPECT_EQ(FindOf(Key("client", 0), 2, 1), nullptr);
+  EXPECT_NE(FindOf(Key("client", 0), 2, 0), nullptr);
   kept_.Close(Key("client", 0), 0);
   EXPECT_EQ(kept_.size(), 0u);
   EXPECT_EQ(kept_.bytes(), 0u);
@@ -122,6 +128,23 @@ TEST_F(KeptAnswersTest, DroppingATenantSparesOthers) {
   kept_.Expire(now_ + Limits().sequence_ttl);
   EXPECT_EQ(kept_.size(), 0u);
   EXPECT_EQ(kept_.bytes(), 0u);
+}
+
+TEST_F(KeptAnswersTest, TenantKeepsItsShareOfALargeBound) {
+  constexpr size_t kLong = 4 << 20;
+  KeptAnswers kept(Limits{.max_shard_answer_bytes = 4 * kMostKeptOfTenant});
+  std::vector<v1::RowResult> parts(1);
+  parts[0].mutable_draw()->set_checkpoint(std::string(kLong, 'x'));
+  const SharedAnswer held = Held(std::move(parts));
+  for (const char* client : {"one", "other"}) {
+    for (uint32_t i = 0; i < 40; ++i) kept.Put(Key(client, i), KeptAnswer(Asked(1), held, 2), now_);
+  }
+  EXPECT_LE(kept.bytes(), 2 * kMostKeptOfTenant);
+  EXPECT_GT(kept.bytes(), 2 * (kMostKeptOfTenant - 2 * kLong));
+  for (const char* client : {"one", "other"}) {
+    EXPECT_NE(kept.Find(Key(client, 39)), nullptr);
+    EXPECT_EQ(kept.Find(Key(client, 0)), nullptr) << "its own oldest";
+  }
 }
 
 // The same seen from outside: the bound is the server's limit, and the owner is the tenant.

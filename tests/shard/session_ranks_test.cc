@@ -2,6 +2,7 @@
 #include <random>
 #include <thread>
 
+#include "service/text/cost.h"
 #include "tests/shard/shards_fixture.h"
 #include "tests/support/scale.h"
 
@@ -16,6 +17,25 @@ class SessionRanks : public SessionShards {
     for (v1::StepRow& row : *request.mutable_step()->mutable_rows()) row.set_step_id(step_id);
     return request;
   }
+  // Brings an answer to row `row` of SmallShard, of about 200 KB in memory.
+  void BringLong(uint32_t worker, uint32_t row) {
+    v1::StreamRequest bring;
+    *bring.mutable_bring_answer()->mutable_asked() = SmallShard(1, 1, row + 1).step().rows(static_cast<int>(row));
+    bring.mutable_bring_answer()->mutable_result()->set_step_id(1);
+    bring.mutable_bring_answer()->mutable_result()->mutable_draw()->mutable_kept_tokens()->Resize(kLong, row);
+    workers_[worker]->Begin(bring);
+  }
+  // Has the rest of a message taken, which is of answers of BringLong. Returns its pieces.
+  int TakePieces(uint32_t worker) {
+    Session& session = workers_[worker]->session();
+    for (int pieces = 1;; ++pieces) {
+      if (session.back_off() == absl::ZeroDuration()) return pieces;
+      const uint64_t before = engine_->ledger().work();
+      session.Continue();
+      EXPECT_LE(engine_->ledger().work() - before, kPieceWork + 2 * price::kAnswerByte * kLong * sizeof(uint32_t));
+    }
+  }
+  static constexpr int kLong = 50'000;  // tokens
   std::vector<std::string> DrawsOf(uint32_t worker, uint64_t batch_id) {
     std::vector<std::string> draws;
     for (const v1::RowResult& row : workers_[worker]->Results(batch_id, 2)) {
@@ -77,6 +97,51 @@ TEST_F(SessionRanks, BroughtAnswerAnswersWaitingRank) {
   wrong.mutable_bring_answer()->mutable_result()->mutable_draw()->set_checkpoint(std::string(1 << 20, 'x'));
   ahead.Send(wrong);
   ExpectError(ahead.Rejected().error(), Reason::kTooMany, "bring_answer.result");
+}
+
+TEST_F(SessionRanks, KeptAnswersAreSentInPieces) {
+  constexpr uint32_t kRows = 40;
+  for (uint32_t row = 0; row < kRows; ++row) BringLong(2, row);
+  ASSERT_EQ(engine_->shards().kept(), kRows);
+  for (const uint32_t index : {0u, 1u}) {
+    const uint64_t before = engine_->ledger().work();
+    workers_[index]->Begin(SmallShard(1, index, kRows));
+    EXPECT_FALSE(workers_[index]->session().Idle());
+    EXPECT_GT(TakePieces(index), 4);
+    EXPECT_GE(engine_->ledger().work() - before, kRows * kLong * sizeof(uint32_t) * price::kAnswerByte);
+    const auto results = workers_[index]->Results(1, kRows);
+    ASSERT_EQ(results.size(), kRows);
+    for (uint32_t row = 0; row < kRows; ++row) {
+      EXPECT_EQ(results[row].draw().kept_tokens_size(), kLong);
+      EXPECT_EQ(results[row].draw().kept_tokens(0), row);
+    }
+    EXPECT_TRUE(workers_[index]->IsIdle());
+  }
+}
+
+TEST_F(SessionRanks, BroughtAnswerIsSentInPieces) {
+  constexpr uint32_t kWaiting = 40;
+  for (uint32_t index = 1; index <= kWaiting; ++index) workers_[1]->Send(SmallShard(index, index, 2));
+  BringLong(2, 0);
+  EXPECT_EQ(engine_->shards().waiting(), 1u);
+  EXPECT_GT(TakePieces(2), 4);
+  for (uint32_t index = 1; index <= kWaiting; ++index) {
+    const auto results = workers_[1]->Results(index, 1);
+    ASSERT_EQ(results.size(), 1u);
+    EXPECT_EQ(results[0].draw().kept_tokens_size(), kLong);
+  }
+  EXPECT_FALSE(workers_[1]->IsIdle()) << "the other row waits";
+}
+
+// The other streams' shards are answered though the stream that owes them ends.
+TEST_F(SessionRanks, OwedAnswersAreSentAtTheStreamsEnd) {
+  constexpr uint32_t kWaiting = 40;
+  for (uint32_t index = 1; index <= kWaiting; ++index) workers_[1]->Send(SmallShard(index, index, 1));
+  BringLong(2, 0);
+  EXPECT_GT(workers_[2]->session().back_off(), absl::ZeroDuration());
+  workers_[2]->Disconnect();
+  for (uint32_t index = 1; index <= kWaiting; ++index) EXPECT_EQ(workers_[1]->Results(index, 1).size(), 1u);
+  EXPECT_TRUE(workers_[1]->IsIdle());
 }
 
 // A regression: the counts of an answer were read from it, and a worker may bring one that no server makes.

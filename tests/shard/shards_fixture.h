@@ -111,6 +111,18 @@ class SessionShards : public ::testing::Test {
     }
     return first;
   }
+  // Returns a step of `rows` rows "0", "1" and so on in shard `index` of 256. Each shard has one token.
+  static v1::StreamRequest SmallShard(uint64_t batch_id, uint32_t index, uint32_t rows) {
+    StepBuilder builder(batch_id, 1);
+    for (uint32_t row = 0; row < rows; ++row) builder.AddRow(absl::StrCat(row), 1, 0, std::string(kElement, 0));
+    builder.step().mutable_logits()->set_tensor_rows(rows);
+    v1::StreamRequest request = AsShard(builder.Build(), index, index);
+    v1::VocabularyShard& shard = *request.mutable_step()->mutable_logits()->mutable_shard();
+    shard.set_count(256);
+    shard.set_total_vocabulary_size(256);
+    shard.set_epoch(1);
+    return request;
+  }
   void Pass(absl::Duration time) {
     engine_.clock().Advance(time);
     engine_->Sweep();

@@ -129,6 +129,39 @@ TEST_F(SessionCosts, CompactRowsRunInPieces) {
 }
 
 // Reading alone takes milliseconds, so other streams come before the work.
+// Their results are as long as those of the rows that ran.
+TEST_F(SessionCosts, LongResultsAreRepeatedInPieces) {
+  constexpr uint32_t kWidth = 20'000;
+  constexpr int kRows = 40;
+  StepBuilder builder(1, kWidth);
+  for (int i = 0; i < kRows; ++i) {
+    v1::OpenSequence open = MakeOpen(absl::StrCat(i), 1, kWidth);
+    open.mutable_parameters()->set_presence_penalty(0.5f);
+    open.mutable_parameters()->mutable_kept_set()->set_tokens(true);
+    open.mutable_history()->set_prompt_length(0);
+    const uint64_t hash = compact_.MustOpen(open).history_hash();
+    builder.AddRow(absl::StrCat(i), 1, 0, std::string(kWidth * sizeof(float), 0)).set_history_hash(hash);
+  }
+  v1::StreamRequest step = builder.Build();
+  const std::vector<v1::RowResult> first = compact_.Run(step);
+  ASSERT_EQ(first.size(), static_cast<size_t>(kRows));
+  step.mutable_step()->set_batch_id(2);
+  const uint64_t before = engine_->ledger().work();
+  compact_.Begin(step);
+  Session& session = compact_.session();
+  int pieces = 1;
+  for (; session.back_off() > absl::ZeroDuration(); ++pieces) session.Continue();
+  EXPECT_GT(pieces, 4);
+  EXPECT_GE(engine_->ledger().work() - before, kRows * kWidth * sizeof(kernels::TokenBits) * price::kAnswerByte);
+  const std::vector<v1::RowResult> again = compact_.Results(2, kRows);
+  ASSERT_EQ(again.size(), first.size());
+  for (size_t i = 0; i < first.size(); ++i) {
+    EXPECT_EQ(first[i].draw().kept_tokens_size(), static_cast<int>(kWidth));
+    EXPECT_EQ(again[i].SerializeAsString(), first[i].SerializeAsString());
+  }
+  EXPECT_TRUE(compact_.IsIdle());
+}
+
 TEST_F(SessionCosts, LongMessagesPauseBeforeTheirWork) {
   Session& session = compact_.session();
   const auto begin = [&](const v1::StreamRequest& message) {

@@ -304,5 +304,27 @@ TEST(SessionOverload, FullQueueRefusesStepAndKeepsState) {
   }
 }
 
+// They have left when the batcher refuses the rest.
+TEST(SessionOverload, RepeatedRowsAreAnsweredAllTheSame) {
+  TestEngine engine = TestEngine::OnFake({.max_queued_rows = 1});
+  StreamWorker worker(engine.get());
+  StepBuilder step(2, kStatefulVocabulary);
+  for (const char* name : {"a", "b", "c"}) {
+    const v1::OpenSequence open = StatefulOpen(name, 1);
+    worker.MustOpen(open);
+    AddPeak(&step, name, 1, PlainSequence(open), 20);
+    if (name[0] != 'a') continue;
+    worker.Send(PeakStep(1, name, 1, PlainSequence(open), 20));
+    engine.fake().FinishAll();
+    EXPECT_EQ(worker.Results(1, 1).size(), 1u);
+  }
+  worker.Send(step.Build());
+  const std::vector<v1::RowResult> results = worker.Results(2, 3);
+  ASSERT_EQ(results.size(), 3u);
+  EXPECT_EQ(results[0].draw().token(), 20u);
+  for (const size_t row : {1u, 2u}) ExpectError(results[row], Reason::kOverloaded, "step");
+  EXPECT_TRUE(worker.IsIdle());
+}
+
 }  // namespace
 }  // namespace sortition::service::session_retry_test

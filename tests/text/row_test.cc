@@ -77,8 +77,8 @@ TEST_F(RowTest, DrawAdvancesItsSequenceOnce) {
   EXPECT_NE(result.history_hash, hash_);
 
   const auto again = GrantRow(sequence_, plan, nullptr);
-  ASSERT_TRUE(std::holds_alternative<RowResult>(again)) << "a retry gets the same result";
-  EXPECT_EQ(std::get<RowResult>(again).history_hash, result.history_hash);
+  ASSERT_TRUE(std::holds_alternative<RepeatedResult>(again)) << "a retry gets the same result";
+  EXPECT_EQ(std::get<RepeatedResult>(again).result->history_hash, result.history_hash);
 }
 
 TEST_F(RowTest, GrantedRowHoldsItsSequence) {

@@ -100,9 +100,9 @@ TEST_F(SequenceRules, RepeatedStepGetsSameAnswerCountsOnce) {
   EXPECT_EQ(first.history_hash, HashWith({42}));
   for (int i = 0; i < 3; ++i) {
     auto again = sequence_.Begin(owner_, intent);
-    ASSERT_TRUE(std::holds_alternative<RowResult>(again));
-    EXPECT_EQ(std::get<RowResult>(again).outputs[0].token, 42u);
-    EXPECT_EQ(std::get<RowResult>(again).history_hash, first.history_hash);
+    ASSERT_TRUE(std::holds_alternative<RepeatedResult>(again));
+    EXPECT_EQ(std::get<RepeatedResult>(again).result->outputs[0].token, 42u);
+    EXPECT_EQ(std::get<RepeatedResult>(again).result->history_hash, first.history_hash);
   }
   Run(Intent(2, 4, first.history_hash), 5);
 }
@@ -339,8 +339,8 @@ TEST_F(SequenceRules, LostReplyIsRepeatedToNextStream) {
   ASSERT_TRUE(std::holds_alternative<SequencePosition>(taken));
   EXPECT_EQ(std::get<SequencePosition>(taken).last_step_id, 1u);
   auto again = sequence_.Begin(next, intent);
-  ASSERT_TRUE(std::holds_alternative<RowResult>(again));
-  EXPECT_EQ(std::get<RowResult>(again).outputs[0].token, 42u);
+  ASSERT_TRUE(std::holds_alternative<RepeatedResult>(again));
+  EXPECT_EQ(std::get<RepeatedResult>(again).result->outputs[0].token, 42u);
 }
 
 TEST_F(SequenceRules, StateOfOtherOptionsIsNotKept) {
