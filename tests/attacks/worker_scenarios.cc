@@ -26,7 +26,7 @@ constexpr uint32_t kListed = 65'536;       // of max_listed_tokens
 constexpr uint32_t kKept = 4'096;          // of max_compact_tokens
 constexpr uint32_t kStepRows = 15;         // with 64 drafts each, of max_step_positions
 constexpr uint32_t kDrafted = 64;          // of max_draft_tokens
-constexpr size_t kPiece = 500'000;         // tokens of one message
+constexpr size_t kHistoryPiece = 500'000;         // tokens of one message
 constexpr uint32_t kAskedIds = 1'000;      // of max_top_logprobs
 constexpr uint64_t kRowAnswerBytes = 256;  // of a row without distributions, and of each position
 constexpr absl::Duration kLongestAnswer = absl::Seconds(60);
@@ -128,8 +128,8 @@ class Assailant {
     const std::vector<uint32_t> tokens(open.history().tokens().begin(), open.history().tokens().end());
     texts_.push_back({open.request_id(), static_cast<uint32_t>(tokens.size())});
     size_t at = 0;
-    for (size_t left = tokens.size(); left > kPiece; left -= kPiece, at += kPiece) {
-      AskPiece({tokens.data() + at, kPiece}, static_cast<uint32_t>(at), true, &open);
+    for (size_t left = tokens.size(); left > kHistoryPiece; left -= kHistoryPiece, at += kHistoryPiece) {
+      AskPiece({tokens.data() + at, kHistoryPiece}, static_cast<uint32_t>(at), true, &open);
     }
     if (at > 0) return AskPiece({tokens.data() + at, tokens.size() - at}, static_cast<uint32_t>(at), false, &open);
     Ask(testing::Message(std::move(open)), 1);
