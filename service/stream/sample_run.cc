@@ -52,7 +52,9 @@ class SampleRun::Rows final : public PendingStep, public std::enable_shared_from
     if (auto refusal = CheckSample(*request_, engine_.limits())) return done_(*std::move(refusal));
     deadline = engine_.clock().Now() + std::max(timeout, absl::Nanoseconds(1));
     response_.mutable_seeds()->Resize(request_->rows_size(), 0);
-    Continue();
+    // To read that much has taken the time of a piece.
+    has_pieces_ = price::kReadByte * (bytes_ - request_->logits().size()) > kPieceWork && request_->rows_size() > 0;
+    if (!has_pieces_) Continue();
   }
 
   void Continue() {

@@ -8,6 +8,7 @@
 #include "kernels/law/version.h"
 #include "service/checks.h"
 #include "service/stream/step_message.h"
+#include "service/text/cost.h"
 #include "service/version.h"
 #include "service/wire/encode.h"
 #include "service/wire/region_payloads.h"
@@ -203,6 +204,7 @@ std::optional<Refusal> Session::OnBringAnswer(v1::BringAnswer bring, uint64_t by
 void Session::OnCancel(const v1::CancelStep& cancel) {
   const std::shared_ptr<StepMessage> step = stream_->Find(cancel.batch_id());
   if (step == nullptr) return;  // answered already: the answer and the cancel crossed
+  engine_.Spend(account_.get(), price::kRow * step->rows());
   step->Cancel();
   shards_.Cancel(*step);
   engine_.batcher().Sweep();

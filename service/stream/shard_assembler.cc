@@ -170,7 +170,7 @@ uint64_t MergeCost(const ShardTable::WholeRow& shards) {
   uint64_t cost = price::kRow;
   for (const RowShard& shard : shards) {
     cost += price::kPosition * static_cast<uint64_t>(shard.asked().compact_size());
-    cost += price::kCompactToken * CompactTokensOf(shard.asked());
+    cost += price::kMergedToken * CompactTokensOf(shard.asked());
   }
   return cost;
 }

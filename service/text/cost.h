@@ -28,6 +28,7 @@ inline constexpr uint64_t kMaskWord = 2;          // 32 tokens of a packed mask:
 inline constexpr uint64_t kCopiedWord = 2;        // 4 bytes of draft probabilities in a region: copied
 inline constexpr uint64_t kSearchStep = 6;        // one of an allowed token's among the edits of a compact row
 inline constexpr uint64_t kCompactToken = 20;     // a token of a compact row: read, judged and decided on
+inline constexpr uint64_t kMergedToken = 45;      // one of a shard, which is merged with the others before that
 inline constexpr uint64_t kParameterByte = 8;     // a byte of an open's parameters: checked, sorted and hashed
 inline constexpr uint64_t kSortedString = 180;    // a phrase or breaker among them, or a bad word of several tokens
 inline constexpr uint64_t kSharedChunk = 16;      // 64 tokens of a history that a fork shares
