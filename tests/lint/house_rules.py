@@ -23,6 +23,7 @@ HEADERS = (".h", ".cuh")
 SCRIPTS = (".py", ".sh")
 SCRIPT_PATHS = ("dev", ".ci/run")
 MAX_COLUMNS = 120
+MAX_LINES = 500
 
 # Holds one example of every offence.
 EXAMPLES = "tests/lint/house_rules_test.py"
@@ -136,6 +137,13 @@ def markdown_line_length(path: str, lines: List[str]) -> Found:
 
 
 # --- structure
+
+
+def file_length(path: str, lines: List[str]) -> Found:
+    """A longer source has more than one subject. Tables (.inc) have one at any length."""
+    if path.endswith((".cc", ".h", ".c", ".cu", ".cuh", ".py", ".rs", ".sh")) and len(lines) > MAX_LINES:
+        yield 1, f"{len(lines)} lines, at most {MAX_LINES}"
+
 
 # Folder, its forbidden includes, the reason. The layers are kernels < devices < service; the client is in none.
 FORBIDDEN_INCLUDES = (
@@ -341,6 +349,7 @@ FILE_RULES: Tuple[FileRule, ...] = (
     pragma_once,
     line_length,
     markdown_line_length,
+    file_length,
     include_layers,
     service_layers,
     generated_messages,

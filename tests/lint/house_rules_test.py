@@ -24,6 +24,7 @@ OFFENCES = [
     (house_rules.line_length, "service/a.cc", "// " + "x" * 118),
     (house_rules.line_length, "dev", "# " + "x" * 119),
     (house_rules.markdown_line_length, "docs/a.md", "word " * 24 + "x"),
+    (house_rules.file_length, "service/a.cc", "int a;\n" * 500),
     (house_rules.markdown_line_length, "docs/a.md", "see [a](b.md) " + "x" * 110),
     (house_rules.include_layers, "kernels/cpu/a.cc", '#include "absl/types/span.h"'),
     (house_rules.include_layers, "kernels/cpu/a.cc", "#include <grpcpp/grpcpp.h>"),
@@ -83,7 +84,7 @@ OFFENCES = [
     (prose.banned_names, "tests/a_test.py", "    known_rows = []"),
 ]
 
-# Rule, file, a line that looks like an offence and is none.
+# Rule, file, a line (or lines) that looks like an offence and is none.
 INNOCENT = [
     (house_rules.machine_path, "docs/a.md", "see client/wo" + "rk/flow.md and https://example.org/home/page"),
     (house_rules.machine_path, "docs/a.md", "the socket $TMPDIR/tmp/x and network/tmp/"),
@@ -98,6 +99,7 @@ INNOCENT = [
     (house_rules.markdown_line_length, "docs/a.md", "| " + "x " * 100 + "|"),
     (house_rules.markdown_line_length, "docs/a.md", "- [a title that says what is there](" + "x/" * 60 + "a.md)."),
     (house_rules.markdown_line_length, "service/a.cc", "x" * 200),
+    (house_rules.file_length, "service/a.inc", "int a;\n" * 500),
     (house_rules.line_length, "service/a.cc", "// " + "x" * 117),
     (house_rules.include_layers, "kernels/cpu/a.cc", '#include "kernels/law/law.h"'),
     (house_rules.include_layers, "devices/cpu/a.cc", '#include "absl/status/status.h"'),
@@ -155,12 +157,12 @@ class FileRules(unittest.TestCase):
     def test_every_offence_is_found_by_its_rule(self):
         for rule, path, line in OFFENCES:
             with self.subTest(rule=rule.__name__, line=line):
-                self.assertEqual([number for number, _ in rule(path, [line])], [1])
+                self.assertEqual([number for number, _ in rule(path, line.split("\n"))], [1])
 
     def test_innocent_lines_pass(self):
         for rule, path, line in INNOCENT:
             with self.subTest(rule=rule.__name__, line=line):
-                self.assertEqual(list(rule(path, [line])), [])
+                self.assertEqual(list(rule(path, line.split("\n"))), [])
 
     def test_every_rule_has_an_offence_and_an_innocent_line(self):
         for examples in (OFFENCES, INNOCENT):
