@@ -72,7 +72,8 @@ void ClientAccount::GiveBackRegion(uint64_t bytes) {
 }
 
 bool ClientAccount::HasRoomForMessage() const {
-  return received_bytes_.load(std::memory_order_relaxed) < limits_.client_received_bytes;
+  const uint64_t arriving = arriving_bytes_.load(std::memory_order_relaxed);
+  return received_bytes_.load(std::memory_order_relaxed) + arriving < limits_.client_received_bytes;
 }
 
 void ClientAccount::GiveBackMessage(uint64_t bytes) {
@@ -82,6 +83,44 @@ void ClientAccount::GiveBackMessage(uint64_t bytes) {
 
 std::optional<Refusal> ClientAccount::CheckRoomForCall() const {
   if (received_bytes_.load(std::memory_order_relaxed) < limits_.client_received_bytes / 2) return std::nullopt;
+  return Beyond("message", Bounds(limits_).client_received_bytes(), kRetryAfter);
+}
+
+bool ClientAccount::MayReceive(const void* connection, absl::Time now) {
+  const uint64_t arriving = arriving_bytes_.load(std::memory_order_relaxed);
+  if (received_bytes_.load(std::memory_order_relaxed) + arriving < limits_.client_received_bytes / 2) return true;
+  absl::MutexLock lock(&mutex_);
+  const bool is_over = turn_ == nullptr || now >= turn_end_;
+  if (turn_ != connection && !is_over) {
+    turn_is_awaited_ = true;
+    return false;
+  }
+  if (turn_ == connection && !is_over) return true;
+  // A turn that is over passes to the next that asks.
+  if (turn_ == connection && turn_is_awaited_) {
+    turn_ = nullptr;
+    return false;
+  }
+  turn_ = connection;
+  turn_end_ = now + kTurn;
+  turn_is_awaited_ = false;
+  return true;
+}
+
+void ClientAccount::EndTurn(const void* connection) {
+  absl::MutexLock lock(&mutex_);
+  if (turn_ == connection) turn_ = nullptr;
+}
+
+bool ClientAccount::HasRoomToArrive() const {
+  const uint64_t held = received_bytes_.load(std::memory_order_relaxed);
+  const uint64_t quarter = limits_.client_received_bytes / 4;
+  const uint64_t least = quarter + most_read_bytes();
+  const uint64_t most = held < 2 * quarter ? std::max(3 * quarter - held, least) : least;
+  return arriving_bytes_.load(std::memory_order_relaxed) <= most;
+}
+
+Refusal ClientAccount::GivenUp() const {
   return Beyond("message", Bounds(limits_).client_received_bytes(), kRetryAfter);
 }
 

@@ -23,6 +23,8 @@ namespace sortition::service {
 // Thread-safe; never blocks for long. Refusals are CLIENT_LIMIT and name the limit.
 class ClientAccount {
  public:
+  static constexpr absl::Duration kTurn = absl::Milliseconds(200);
+
   // The streams, regions and bytes that the client holds now.
   struct Use {
     uint32_t streams = 0;
@@ -41,7 +43,7 @@ class ClientAccount {
   std::optional<Refusal> TakeRegion(uint64_t bytes, const std::string& field);
   void GiveBackRegion(uint64_t bytes);
 
-  // False while the client's messages that are held exceed the bound. None of its streams is read meanwhile.
+  // False while the client's messages that are held or arrive exceed the bound. None of its streams is read meanwhile.
   bool HasRoomForMessage() const;
   // Holds the bytes of a message until GiveBackMessage.
   void HoldMessage(uint64_t bytes) { received_bytes_.fetch_add(bytes, std::memory_order_relaxed); }
@@ -49,6 +51,23 @@ class ClientAccount {
   // Returns the refusal of a unary call, whose message has come, while messages hold half of the bound: streams, which
   // wait until there is room, keep the other half.
   std::optional<Refusal> CheckRoomForCall() const;
+
+  // Messages that arrive: gRPC holds what has come of them (service/net/arrivals.h).
+  // Returns the most bytes of one, beyond which gRPC ends its call.
+  uint64_t most_read_bytes() const { return 2 * limits_.max_message_bytes; }
+  // Counts a connection's bytes for the former ones.
+  void ChangeArriving(uint64_t former, uint64_t bytes) {
+    arriving_bytes_.fetch_add(bytes - former, std::memory_order_relaxed);
+  }
+  // False while messages hold half of the bound and another connection has its turn to receive. A turn lasts kTurn, or
+  // until nothing of the connection arrives.
+  bool MayReceive(const void* connection, absl::Time now);
+  void EndTurn(const void* connection);
+  // False if more has come than may arrive: three quarters of the bound together with what is held, and in any case a
+  // quarter and one message.
+  bool HasRoomToArrive() const;
+  // Returns the refusal of a call whose message is given up for that.
+  Refusal GivenUp() const;
 
   // False while answers that the client has not read exceed the bound. None of its streams is read meanwhile.
   bool HasRoomForAnswer() const;
@@ -86,6 +105,10 @@ class ClientAccount {
   mutable absl::Mutex mutex_;
   Use use_ ABSL_GUARDED_BY(mutex_);
   std::atomic<uint64_t> received_bytes_ = 0;
+  std::atomic<uint64_t> arriving_bytes_ = 0;
+  const void* turn_ ABSL_GUARDED_BY(mutex_) = nullptr;  // of a connection to receive
+  absl::Time turn_end_ ABSL_GUARDED_BY(mutex_);
+  bool turn_is_awaited_ ABSL_GUARDED_BY(mutex_) = false;
   std::atomic<uint64_t> answer_bytes_ = 0;
   mutable Allowance rows_ ABSL_GUARDED_BY(mutex_);
   mutable Allowance bytes_ ABSL_GUARDED_BY(mutex_);

@@ -10,6 +10,7 @@
 #include <string>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -18,6 +19,7 @@
 #include "service/calls/status_details.h"
 #include "service/checks.h"
 #include "service/limits.h"
+#include "service/net/arrivals.h"
 #include "service/net/credentials.h"
 #include "service/net/http2_guard.h"
 #include "service/stream/sample_run.h"
@@ -29,7 +31,8 @@ using service::Reason;
 using service::Refusal;
 
 // Life: waits for a client -> reads its message -> waits for its turn -> runs -> is answered -> the answer is read. A
-// caller that is not authorised is answered at once. Deletes itself after its last event.
+// caller that is not authorised is answered at once, and one whose message is given up before it was read. Deletes
+// itself after its last event.
 class SampleCalls::Call final : public QueueEvent {
  public:
   Call(SampleCalls* calls, CallQueue* queue) : calls_(*calls), queue_(*queue) {
@@ -47,13 +50,19 @@ class SampleCalls::Call final : public QueueEvent {
     if (phase_ == Phase::kExpected || phase_ == Phase::kBegun) {
       CallQueue& queue = queue_;
       if (phase_ == Phase::kBegun) calls_.unread_.Remove(unread_);
-      if (account_) account_->GiveBackAnswer(answer_bytes_);
+      if (answer_bytes_ != 0) account_->GiveBackAnswer(answer_bytes_);
       if (admitted_) surroundings_.host->OnAnswerRead();
       delete this;
       queue.RemoveCall();
       return;
     }
     const bool is_read = phase_ == Phase::kReading;
+    if (is_read && arrivals_ != nullptr) arrivals_->EndRead(read_number_);
+    if (is_read && !calls_.EndReading(this)) {
+      // The ends of the read and of the refusal come in any order. This is the first.
+      phase_ = Phase::kBegun;
+      return;
+    }
     std::optional<Refusal> refusal = !ok ? NoMessage() : is_read ? Take() : Begin();
     if (!refusal && (is_read || run_->has_pieces())) {
       phase_ = Phase::kWaiting;
@@ -65,20 +74,38 @@ class SampleCalls::Call final : public QueueEvent {
     EndPart();
   }
 
+  bool IsGivenUp() const { return arrivals_ != nullptr && arrivals_->IsGivenUp(read_number_); }
+  // Answers while the read is under way.
+  void GiveUp() { Refuse(account_->GivenUp()); }
+
  private:
   enum class Phase { kExpected, kReading, kWaiting, kBegun };
 
   // Reads the message of a caller that is authorised.
   void Expect() {
-    const auto authorized = surroundings_.authorization->Authorize(EvidenceOf(context_), kSample);
-    if (const auto* refusal = std::get_if<Refusal>(&authorized)) {
+    if (const auto refusal = Enter()) {
       phase_ = Phase::kBegun;
       Refuse(*refusal);
       return;
     }
-    Http2Guard::Instance().AddCaller(context_.peer());
+    arrivals_ = Http2Guard::Instance().AddCaller(context_.peer());
+    if (arrivals_ != nullptr) read_number_ = arrivals_->BeginRead(account_);
     phase_ = Phase::kReading;
+    {
+      absl::MutexLock lock(&calls_.mutex_);
+      calls_.reading_.insert(this);
+    }
     stream_.Read(&request_, tag());
+  }
+
+  std::optional<Refusal> Enter() {
+    auto authorized = surroundings_.authorization->Authorize(EvidenceOf(context_), kSample);
+    if (auto* refusal = std::get_if<Refusal>(&authorized)) return std::move(*refusal);
+    auto entered = surroundings_.engine->clients().Enter(std::get<std::string>(authorized));
+    if (auto* refusal = std::get_if<Refusal>(&entered)) return std::move(*refusal);
+    account_ = std::get<std::shared_ptr<service::ClientAccount>>(std::move(entered));
+    tenant_ = account_->identity();
+    return std::nullopt;
   }
 
   // Takes the message, or says why the call is refused: the list of clients may have changed since the call came.
@@ -147,9 +174,8 @@ class SampleCalls::Call final : public QueueEvent {
     grpc::ByteBuffer bytes;
     bool own_buffer;
     SORTITION_CHECK(grpc::SerializationTraits<v1::SampleResponse>::Serialize(response, &bytes, &own_buffer).ok());
-    auto account = surroundings_.engine->clients().Of(tenant_);
-    if (const auto refusal = account->TakeAnswer(bytes.Length())) return Refuse(*refusal);
-    account_ = std::move(account);
+    if (const auto refusal = client_stream_.account()->TakeAnswer(bytes.Length())) return Refuse(*refusal);
+    account_ = client_stream_.account();
     answer_bytes_ = bytes.Length();
     surroundings_.engine->observer().MessageSent(transport_, bytes.Length());
     Http2Guard::Instance().AddAnswer(context_.peer());
@@ -197,14 +223,34 @@ class SampleCalls::Call final : public QueueEvent {
   std::string tenant_;
   service::TransportType transport_ = service::TransportType::kTcp;
   service::ClientStream client_stream_;              // while the call runs
-  std::shared_ptr<service::ClientAccount> account_;  // holds answer_bytes_, once there is an answer
+  std::shared_ptr<service::ClientAccount> account_;  // of the caller; holds answer_bytes_
   uint64_t answer_bytes_ = 0;
-  UnreadAnswers::Place unread_;  // once it is answered
+  std::shared_ptr<Arrivals> arrivals_;  // of the connection; null if it is not guarded
+  uint64_t read_number_ = 0;            // of the read among them
+  UnreadAnswers::Place unread_;         // once it is answered
   std::optional<ReceivedBytes> held_;
   std::shared_ptr<const v1::SampleRequest> message_;
   std::optional<service::SampleRun> run_;
 };
 
 void SampleCalls::Start(CallQueue* queue) { new Call(this, queue); }
+
+bool SampleCalls::EndReading(Call* call) {
+  absl::MutexLock lock(&mutex_);
+  return reading_.erase(call) != 0;
+}
+
+void SampleCalls::Tick(absl::Time now) {
+  unread_.Tick(now, surroundings_.engine->limits().stalled_write);
+  std::vector<Call*> given_up;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (Call* call : reading_) {
+      if (call->IsGivenUp()) given_up.push_back(call);
+    }
+    for (Call* call : given_up) reading_.erase(call);
+  }
+  for (Call* call : given_up) call->GiveUp();
+}
 
 }  // namespace sortition::server

@@ -5,6 +5,9 @@
 #include <memory>
 #include <optional>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "service/calls/call_queue.h"
 #include "service/calls/stream_call.h"
@@ -43,14 +46,20 @@ class SampleCalls {
 
   // Begins to wait on `queue` for calls. The server has been started.
   void Start(CallQueue* queue);
-  // Ends calls whose answer has not been read for limits.stalled_write. Called every few milliseconds.
-  void Tick(absl::Time now) { unread_.Tick(now, surroundings_.engine->limits().stalled_write); }
+  // Ends calls whose answer has not been read for limits.stalled_write, and refuses those whose messages are given up.
+  // Called every few milliseconds.
+  void Tick(absl::Time now);
 
  private:
   class Call;
 
+  // Returns false if Tick refuses the call.
+  bool EndReading(Call* call);
+
   const Surroundings surroundings_;
   UnreadAnswers unread_;
+  absl::Mutex mutex_;
+  absl::flat_hash_set<Call*> reading_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace sortition::server

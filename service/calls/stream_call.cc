@@ -10,6 +10,7 @@
 #include "kernels/check.h"
 #include "service/calls/load_reports.h"
 #include "service/calls/status_details.h"
+#include "service/net/arrivals.h"
 #include "service/net/credentials.h"
 #include "service/net/http2_guard.h"
 
@@ -110,7 +111,7 @@ std::optional<service::Refusal> StreamCall::Admit() {
   auto authorized = Authorize();
   if (auto* refusal = std::get_if<service::Refusal>(&authorized)) return std::move(*refusal);
   tenant_ = std::get<std::string>(std::move(authorized));
-  Http2Guard::Instance().AddCaller(peer_);
+  arrivals_ = Http2Guard::Instance().AddCaller(peer_);
   auto client_stream = surroundings_.engine->clients().OpenStream(tenant_);
   if (auto* refusal = std::get_if<service::Refusal>(&client_stream)) return std::move(*refusal);
   if (std::optional<service::Refusal> refusal = surroundings_.host->Admit()) return refusal;
@@ -166,6 +167,7 @@ void StreamCall::Open() {
 
 void StreamCall::OnRead(bool ok) {
   reading_ = false;
+  if (arrivals_ != nullptr) arrivals_->EndRead(read_number_);
   if (phase_ != Phase::kOpen) return;
   if (ok) {
     TakeMessage();
@@ -225,6 +227,7 @@ void StreamCall::Advance() {
   if (!reading_ && !backing_off_ && !half_closed_ && shell_->MayRead() && surroundings_.budget->HasRoom() &&
       client_stream_.account()->HasRoomForMessage()) {
     reading_ = true;
+    if (arrivals_ != nullptr) read_number_ = arrivals_->BeginRead(client_stream_.account());
     stream_.Read(&incoming_, read_.tag());
   }
 }
@@ -259,6 +262,10 @@ void StreamCall::CheckTime(absl::Time now) {
   if (phase_ != Phase::kOpen) return;
   if (revoked_) {
     Refuse(*revoked_);
+    return;
+  }
+  if (reading_ && arrivals_ != nullptr && arrivals_->IsGivenUp(read_number_)) {
+    Refuse(client_stream_.account()->GivenUp());
     return;
   }
   switch (shell_->CheckTime(now)) {

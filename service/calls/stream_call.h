@@ -32,6 +32,7 @@
 
 namespace sortition::server {
 
+class Arrivals;
 class LoadReports;
 
 // Counts the bytes of received messages that streams and rows in flight still hold. Thread-safe.
@@ -234,6 +235,8 @@ class StreamCall {
   std::string peer_ ABSL_GUARDED_BY(mutex_);
   bool answered_ ABSL_GUARDED_BY(mutex_) = false;  // the client has been sent a message
   service::ClientStream client_stream_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<Arrivals> arrivals_ ABSL_GUARDED_BY(mutex_);  // of the connection; null if it is not guarded
+  uint64_t read_number_ ABSL_GUARDED_BY(mutex_) = 0;            // of the read among them
 
   // Set by the event that accepts the call, before accepted_.
   Evidence evidence_;

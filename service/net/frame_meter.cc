@@ -95,6 +95,7 @@ FrameExcess FrameMeter::Read(const void* bytes, size_t size, absl::Time now) {
       at += count;
     } else if (payload_left_ != 0) {
       const auto count = static_cast<size_t>(std::min<uint64_t>(left, payload_left_));
+      if (data_stream_ != 0) CountMessages(at, count);
       payload_left_ -= count;
       at += count;
     } else {
@@ -117,11 +118,12 @@ void FrameMeter::BeginFrame(absl::Time now) {
   const uint32_t stream =
       uint32_t{header_[5] & 0x7fu} << 24 | uint32_t{header_[6]} << 16 | uint32_t{header_[7]} << 8 | header_[8];
   payload_left_ = size;
+  data_stream_ = 0;
   double cost = 1;
   switch (type) {
     case kData:
       if (size == 0 && (flags & kEndStream) == 0) TakeRare(&empty_data_, FrameExcess::kEmptyData, size, now);
-      if (!has_caller_) CountData(size, flags, stream, now);
+      CountData(size, flags, stream, now);
       break;
     case kHeaders:
       cost = kCostlyFrame;
@@ -158,7 +160,12 @@ void FrameMeter::TakeRare(TokenBucket* bucket, FrameExcess excess, uint64_t size
 
 void FrameMeter::CountHeaders(uint64_t size, uint8_t flags, uint32_t stream, absl::Time now) {
   if (!acknowledged_ && ++unacknowledged_calls_ > limits_.unacknowledged_calls) excess_ = FrameExcess::kUnacknowledged;
-  last_stream_ = std::max(last_stream_, stream);
+  if (stream > last_stream_) {
+    last_stream_ = stream;
+    streams_.try_emplace(stream);
+    if (streams_.size() > limits_.followed_streams) streams_.erase(streams_.begin());
+  }
+  if ((flags & kEndStream) != 0) ForgetData(stream);
   opened_ = now;
   calls_.Take(1, now);
   new_calls_ += 1;
@@ -184,26 +191,59 @@ void FrameMeter::CountReset(uint32_t stream, absl::Time now) {
 }
 
 void FrameMeter::CountData(uint64_t size, uint8_t flags, uint32_t stream, absl::Time now) {
-  unfinished_[stream] += size;
-  unfinished_bytes_ += size;
-  if (unfinished_bytes_ > limits_.unfinished_bytes) {
-    overfull_since_ = std::min(overfull_since_, now);
-  } else if ((flags & kEndStream) != 0) {
+  if (!has_caller_) {
+    const auto found = streams_.find(stream);
+    if (found != streams_.end()) found->second.bytes += size;
+    unfinished_bytes_ += size;
+    if (unfinished_bytes_ > limits_.unfinished_bytes) overfull_since_ = std::min(overfull_since_, now);
+  }
+  // A stranger's message beyond the limit stays counted, complete or not.
+  data_ends_ = (flags & kEndStream) != 0 && unfinished_bytes_ <= limits_.unfinished_bytes;
+  if (size != 0) {
+    data_stream_ = stream;
+  } else if (data_ends_) {
     ForgetData(stream);
   }
 }
 
+void FrameMeter::CountMessages(const uint8_t* bytes, uint64_t size) {
+  constexpr uint64_t kPrefix = 5;
+  const auto found = streams_.find(data_stream_);
+  if (found == streams_.end()) {
+    begun_bytes_ += size;
+    return;
+  }
+  Messages& messages = found->second;
+  const bool is_last = size == payload_left_;
+  while (size != 0) {
+    uint64_t taken = 1;
+    if (messages.begun >= kPrefix) {
+      taken = std::min(size, messages.left);
+      messages.left -= taken;
+    } else if (messages.begun != 0) {
+      messages.left = messages.left << 8 | *bytes;
+    }
+    messages.begun += taken;
+    begun_bytes_ += taken;
+    if (messages.begun >= kPrefix && messages.left == 0) begun_bytes_ -= std::exchange(messages.begun, 0);
+    bytes += taken;
+    size -= taken;
+  }
+  if (is_last && data_ends_) ForgetData(data_stream_);
+}
+
 void FrameMeter::ForgetData(uint32_t stream) {
-  const auto found = unfinished_.find(stream);
-  if (found == unfinished_.end()) return;
-  unfinished_bytes_ -= found->second;
-  unfinished_.erase(found);
+  const auto found = streams_.find(stream);
+  if (found == streams_.end()) return;
+  begun_bytes_ -= found->second.begun;
+  unfinished_bytes_ -= found->second.bytes;
+  streams_.erase(found);
   if (unfinished_bytes_ <= limits_.unfinished_bytes) overfull_since_ = absl::InfiniteFuture();
 }
 
 void FrameMeter::AddCaller() {
-  has_caller_ = true;
-  unfinished_ = {};
+  if (std::exchange(has_caller_, true)) return;
+  for (auto& [stream, messages] : streams_) messages.bytes = 0;
   unfinished_bytes_ = 0;
   overfull_since_ = absl::InfiniteFuture();
 }

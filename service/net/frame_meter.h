@@ -1,12 +1,13 @@
 // Counts the frames that a client sends over one HTTP/2 connection, and says when they are more than an honest client
 // sends.
 //
-// Reads frame headers alone, 9 bytes each, and skips payloads. Two kinds of limits:
+// Reads the headers of frames, 9 bytes each, and the lengths of messages, and skips the rest. Two kinds of limits:
 // - Frames that no honest client sends in numbers end the connection (FrameExcess).
 // - Calls and frames that an honest client may send in numbers are paced: the connection is read again when its budget
 //   has refilled. A connection has small budgets until the service has answered one of its calls (AddAnswer).
 // Messages that are not complete are held by gRPC. Until the service has authorised a call of the connection
-// (AddCaller), their bytes are bounded: beyond it the connection waits, and is ended if it has to wait long.
+// (AddCaller), their bytes are bounded: beyond it the connection waits, and is ended if it has to wait long. After it
+// they are counted for arrivals.h.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +15,7 @@
 #include <limits>
 #include <string_view>
 
-#include "absl/container/flat_hash_map.h"
+#include "absl/container/btree_map.h"
 #include "absl/time/time.h"
 
 namespace sortition::server {
@@ -81,6 +82,8 @@ struct FrameLimits {
   // Bytes of the unfinished calls' messages on a connection without an authorised call, and how long it waits beyond.
   uint64_t unfinished_bytes = 262'144;
   absl::Duration unfinished_wait = absl::Seconds(5);
+  // Streams whose messages are followed. Beyond it the oldest is followed no more: all its bytes count.
+  size_t followed_streams = 4'096;
   // Bytes of one read beyond the payload that the last one began.
   size_t new_read_bytes = 65'536;
   size_t read_bytes = 262'144;
@@ -104,6 +107,8 @@ class FrameMeter {
 
   // Notes that the service has authorised a call of the connection: its messages may have any size.
   void AddCaller();
+  // Returns the bytes of messages that have begun and not ended.
+  uint64_t begun_bytes() const { return begun_bytes_; }
   // Returns true if unfinished messages have kept the connection waiting for long.
   bool IsOverdue(absl::Time now) const { return now - overfull_since_ > limits_.unfinished_wait; }
 
@@ -115,7 +120,9 @@ class FrameMeter {
   void CountHeaders(uint64_t size, uint8_t flags, uint32_t stream, absl::Time now);
   void CountReset(uint32_t stream, absl::Time now);
   void CountData(uint64_t size, uint8_t flags, uint32_t stream, absl::Time now);
-  // Drops what CountData has counted of the stream: it has ended.
+  // Counts the next bytes of the messages of the DATA frame's stream.
+  void CountMessages(const uint8_t* bytes, uint64_t size);
+  // Drops what was counted of the stream: it has ended.
   void ForgetData(uint32_t stream);
   void CountBlock(uint64_t size, uint8_t flags, absl::Time now);
   void AgeStreams(absl::Time now);
@@ -140,9 +147,18 @@ class FrameMeter {
   absl::Time mark_;
   absl::Time opened_;  // when the last stream was opened
 
+  // The messages of a stream. gRPC puts five bytes before each: a flag and its length.
+  struct Messages {
+    uint64_t bytes = 0;  // of all of them, while there is no caller
+    uint64_t begun = 0;  // bytes of the last, which has not ended
+    uint64_t left = 0;   // of it; before the fifth of its bytes a part of its length
+  };
+  absl::btree_map<uint32_t, Messages> streams_;  // that are open
+  uint32_t data_stream_ = 0;                     // of the DATA frame whose payload comes; 0 = of another frame
+  bool data_ends_ = false;                       // it ends its stream
+  uint64_t begun_bytes_ = 0;
   bool has_caller_ = false;
-  absl::flat_hash_map<uint32_t, uint64_t> unfinished_;  // bytes of a stream's messages; empty with a caller
-  uint64_t unfinished_bytes_ = 0;                       // their sum
+  uint64_t unfinished_bytes_ = 0;                       // of all messages of open streams; 0 with a caller
   absl::Time overfull_since_ = absl::InfiniteFuture();  // since when the sum is beyond its limit
 
   bool answered_ = false;

@@ -162,7 +162,7 @@ ssize_t Http2Guard::Connection::Receive(Http2Guard* guard, const Calls& calls, m
 }
 
 size_t Http2Guard::Connection::MayRead(Http2Guard* guard, absl::Time now) {
-  if (now < held_until_) return 0;
+  if (now < held_until_ || !arrivals_->MayReceive(now)) return 0;
   if (meter_.answered()) return meter_.MayRead(now);
   return meter_.MayRead(now, own_calls_.Left(now) + guard->NewCallsLeft(now));
 }
@@ -172,6 +172,7 @@ void Http2Guard::Connection::Count(Http2Guard* guard, const void* bytes, size_t 
   counted_ = true;
   const FrameExcess excess = meter_.Read(bytes, size, now);
   if (excess != FrameExcess::kNone) return End(excess);
+  if (!arrivals_->Set(meter_.begun_bytes())) return End(FrameExcess::kUnfinished);
   const double calls = meter_.TakeNewCalls();
   if (calls == 0 || meter_.answered()) return;
   const double beyond = calls - std::min(calls, std::max(0.0, own_calls_.Left(now)));
@@ -249,10 +250,11 @@ void Http2Guard::Connection::AddAnswer(absl::Time now) {
   meter_.AddAnswer(now);
 }
 
-void Http2Guard::Connection::AddCaller() {
+std::shared_ptr<Arrivals> Http2Guard::Connection::AddCaller() {
   absl::MutexLock lock(&mutex_);
   meter_.AddCaller();
   if (paused_) Rearm();  // the message that is under way waits for no tick
+  return arrivals_;
 }
 
 void Http2Guard::Connection::Hold(absl::Time until) {
@@ -263,6 +265,7 @@ void Http2Guard::Connection::Hold(absl::Time until) {
 std::string Http2Guard::Connection::Close(bool* was_useless) {
   absl::MutexLock lock(&mutex_);
   closed_ = true;
+  arrivals_->Close();
   *was_useless = ended_ != FrameExcess::kNone || !meter_.answered();
   return greeting_.size() < kGreeting ? "" : greeting_.substr(kRandomOffset);
 }

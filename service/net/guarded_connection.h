@@ -23,7 +23,7 @@ class Http2Guard::Connection : public std::enable_shared_from_this<Connection> {
   bool CountTls(Http2Guard* guard, const void* bytes, size_t size) ABSL_LOCKS_EXCLUDED(mutex_);
   void SetPoll(const Calls& calls, int epoll, const epoll_event& event) ABSL_LOCKS_EXCLUDED(mutex_);
   void AddAnswer(absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
-  void AddCaller() ABSL_LOCKS_EXCLUDED(mutex_);
+  std::shared_ptr<Arrivals> AddCaller() ABSL_LOCKS_EXCLUDED(mutex_);
   void EndUnread() ABSL_LOCKS_EXCLUDED(mutex_);
   // Lets nothing be read until then.
   void Hold(absl::Time until) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -49,6 +49,7 @@ class Http2Guard::Connection : public std::enable_shared_from_this<Connection> {
   const uint64_t number_;
   const std::string peer_;
   const std::shared_ptr<GuardEvents> events_;
+  const std::shared_ptr<Arrivals> arrivals_ = std::make_shared<Arrivals>();
   absl::Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   FrameMeter meter_ ABSL_GUARDED_BY(mutex_);

@@ -102,8 +102,9 @@ void Http2Guard::AddAnswer(std::string_view peer) {
   if (const Shared connection = FindPeer(peer)) connection->AddAnswer(Now());
 }
 
-void Http2Guard::AddCaller(std::string_view peer) {
-  if (const Shared connection = FindPeer(peer)) connection->AddCaller();
+std::shared_ptr<Arrivals> Http2Guard::AddCaller(std::string_view peer) {
+  const Shared connection = FindPeer(peer);
+  return connection == nullptr ? nullptr : connection->AddCaller();
 }
 
 void Http2Guard::EndUnread(std::string_view peer) {

@@ -6,7 +6,8 @@
 // - It ends a connection that sends what no honest client sends, or whose client leaves a cancelled call's answers in
 //   the socket.
 // - It paces calls and frames: gRPC is told that nothing has come until the connection's budget has refilled.
-// - It bounds the bytes of messages that are not complete until a call of the connection is authorised.
+// - It bounds the bytes of messages that are not complete until a call of the connection is authorised, and counts
+//   those of each client after it (arrivals.h).
 // - It holds newcomers from an address one of whose connections has just closed and was useless: it was ended, or none
 //   of its calls was answered. So a client that connects again and again costs ten handshakes a second.
 // - It ends a round of reading after kRoundBytes, so that no connection keeps the others waiting. gRPC's estimate of
@@ -32,6 +33,7 @@
 #include "absl/synchronization/mutex.h"
 #include "service/clock.h"
 #include "service/memory/descriptor.h"
+#include "service/net/arrivals.h"
 #include "service/net/frame_meter.h"
 
 namespace sortition::server {
@@ -100,8 +102,9 @@ class Http2Guard {
   void Add(int fd, Wire wire, std::shared_ptr<GuardEvents> events);
   // Notes that the service has answered a call of `peer`, as gRPC spells it.
   void AddAnswer(std::string_view peer);
-  // Notes that the service has authorised a call of `peer`, whose message may be under way.
-  void AddCaller(std::string_view peer);
+  // Notes that the service has authorised a call of `peer`, whose message may be under way. Returns the connection's
+  // arrivals, for the call's reads; null if it is not guarded.
+  std::shared_ptr<Arrivals> AddCaller(std::string_view peer);
   // Ends the connection of `peer`: a call of it was cancelled, and its last write waits in the socket.
   void EndUnread(std::string_view peer);
   // Lets gRPC read connections with refilled budgets. Called every few milliseconds.

@@ -26,6 +26,7 @@ using server::FrameType;
 using server::Http2Frame;
 
 constexpr char kSamplePath[] = "/sortition.v1.SamplingService/Sample";
+constexpr char kStreamPath[] = "/sortition.v1.SamplingService/Stream";
 constexpr char kCheckPath[] = "/grpc.health.v1.Health/Check";
 constexpr char kWatchPath[] = "/grpc.health.v1.Health/Watch";
 constexpr absl::Duration kBetween = absl::Milliseconds(10);
@@ -150,6 +151,11 @@ Traffic LongSamples(const Attacked& attacked) {
                    [&](Traffic* traffic) { HoldCalls(attacked, kSamplePath, message, message.size(), 50, traffic); });
 }
 
+Traffic LongStreams(const Attacked& attacked) {
+  return OnThreads(attacked, 4,
+                   [&](Traffic* traffic) { HoldCalls(attacked, kStreamPath, "", 12u << 20, 50, traffic); });
+}
+
 Traffic RefusedCalls(const Attacked& attacked) {
   return OnThreads(attacked, 10,
                    [&](Traffic* traffic) { SendCalls(attacked, kSamplePath, "\x0a\xff", /*reads=*/false, traffic); });
@@ -200,6 +206,7 @@ Traffic SlowMetrics(const Attacked& attacked) {
 const Scenario kSlotScenarios[] = {
     {"slots", "unread_samples", "800 calls of Sample whose answers nobody reads", &UnreadSamples},
     {"slots", "long_samples", "200 calls of Sample at once, of 12.6 MB each", &LongSamples},
+    {"slots", "long_streams", "200 streams at once, each of which sends all but the end of 12 MB", &LongStreams},
     {"slots", "refused_calls", "refused calls on ten connections that read nothing", &RefusedCalls},
     {"slots", "health_watches", "calls of Health/Watch on 16 connections", &HealthWatches},
     {"slots", "unfinished_checks", "calls of Health/Check on four connections whose messages have no end",

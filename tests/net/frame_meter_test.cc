@@ -127,6 +127,46 @@ TEST(FrameMeterTest, FinishedMessagesCountNoMore) {
   }
 }
 
+// Two messages, the second of which ends in the middle, whatever pieces they come in.
+TEST(FrameMeterTest, BytesOfBegunMessagesAreCounted) {
+  const std::string messages = std::string("\0\0\0\0\3abc", 8) + std::string("\0\0\0\1\4", 5) + std::string(40, 'x');
+  for (const size_t piece : {1, 2, 3, 7, 9, 53}) {
+    FrameMeter meter(kStart);
+    Read(meter, Acknowledged());
+    Read(meter, Http2Frame(FrameType::kHeaders, kEndHeaders, 1, CallHeaders("/a/b")));
+    meter.AddCaller();
+    for (size_t at = 0; at < messages.size(); at += piece) {
+      EXPECT_EQ(meter.begun_bytes(), at == 8 || at == 0 ? 0 : at < 8 ? at : at - 8) << piece << " " << at;
+      Read(meter, Http2Frame(FrameType::kData, 0, 1, messages.substr(at, piece)));
+    }
+    EXPECT_EQ(meter.begun_bytes(), 45u);
+    FrameMeter ended = meter;
+    Read(ended, Reset(1));
+    EXPECT_EQ(ended.begun_bytes(), 0u);
+    Read(meter, Http2Frame(FrameType::kData, kEndStream, 1, "x"));
+    EXPECT_EQ(meter.begun_bytes(), 0u);
+  }
+}
+
+// What a stream sends after it is followed no more may be a part of a long message.
+TEST(FrameMeterTest, StreamsThatAreNotFollowedCount) {
+  FrameLimits limits;
+  limits.followed_streams = 2;
+  FrameMeter meter(kStart, limits);
+  Read(meter, Acknowledged());
+  meter.AddCaller();
+  const std::string whole("\0\0\0\0\1x", 6);
+  for (const uint32_t stream : {1, 3, 5}) {
+    Read(meter, Http2Frame(FrameType::kHeaders, kEndHeaders, stream, CallHeaders("/a/b")));
+    Read(meter, Http2Frame(FrameType::kData, 0, stream, whole));
+  }
+  EXPECT_EQ(meter.begun_bytes(), 0u);
+  Read(meter, Http2Frame(FrameType::kData, 0, 3, whole));
+  EXPECT_EQ(meter.begun_bytes(), 0u);
+  Read(meter, Http2Frame(FrameType::kData, 0, 1, whole));
+  EXPECT_EQ(meter.begun_bytes(), whole.size());
+}
+
 // Five thousand calls a second, and a ping now and then. Deadlines cancel one call in five 2 ms after it began.
 TEST(FrameMeterTest, BusySharerIsNeverEnded) {
   FrameMeter meter(kStart);

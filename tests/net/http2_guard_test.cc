@@ -134,6 +134,33 @@ class Http2GuardTest : public ::testing::Test {
 
 std::string Acknowledged() { return Http2Start() + Http2Frame(FrameType::kSettings, 1, 0, ""); }
 
+// Another connection of the client has its turn: this one is read again when that one's message has ended.
+TEST_F(Http2GuardTest, ConnectionsOfAClientTakeTurns) {
+  service::Limits limits;
+  limits.client_received_bytes = 4 << 20;
+  const auto account = std::make_shared<service::ClientAccount>("a", limits, &clock_);
+  Arrivals other;
+  const uint64_t others = other.BeginRead(account);
+  const auto arrivals = guard_.AddCaller(absl::StrCat("unix-abstract:", Http2Guard::UnixPeer(opened_)));
+  const uint64_t read = arrivals->BeginRead(account);
+  const std::string piece = std::string("\0\0\xf\0\0", 5) + std::string(Arrivals::kShortBytes, 'x');
+  socket_.bytes = Acknowledged() + Http2Frame(FrameType::kHeaders, kEndHeaders, 1, CallHeaders("/a/b")) +
+                  Http2Frame(FrameType::kData, 0, 1, piece);
+  ASSERT_GT(ReadRound(), piece.size());
+  ASSERT_TRUE(other.Set(limits.client_received_bytes / 2));
+  ASSERT_TRUE(other.MayReceive(clock_.Now()));
+  socket_.bytes = Http2Frame(FrameType::kData, 0, 1, "x");
+  EXPECT_EQ(ReadRound(), 0u);
+  guard_.Tick();
+  EXPECT_EQ(ReadRound(), 0u);
+  other.EndRead(others);
+  const size_t armed = socket_.armed.size();
+  guard_.Tick();
+  EXPECT_EQ(socket_.armed.size(), armed + 1);
+  EXPECT_GT(ReadRound(), 0u);
+  arrivals->EndRead(read);
+}
+
 // Three GiB in a socket that never runs dry: no round is longer than the bound and one read, and after each the socket
 // is armed so that the rest is read.
 TEST_F(Http2GuardTest, RoundsEndHoweverMuchComes) {
