@@ -33,8 +33,8 @@ std::optional<Refusal> CheckMark(Engine* engine, const v1::SamplingParameters& p
 // Completes a request for receipts, which the client, the policy or the server's settings ask for: it has a salt then.
 std::optional<Refusal> PrepareReceipts(Engine* engine, absl::string_view path, OpenRequest* request);
 
-// Begins the receipts of a request that has a salt for them. `parameters` are those of the request, with what the policy
-// has changed. Takes price::kReceiptByte for each of their bytes.
+// Begins the receipts of a request that has a salt for them. `parameters` are those of the request, with what the
+// policy has changed. Takes price::kReceiptByte for each of their bytes.
 std::shared_ptr<ReceiptChain> BeginReceipts(Engine* engine, const v1::SamplingParameters& parameters,
                                             const OpenRequest& request);
 

@@ -91,8 +91,8 @@ class Session {
   std::optional<IgnoredFields> ignored_fields_;  // if the worker requested it
   std::vector<std::string> ignored_in_hello_;
   uint64_t messages_ = 0;
-  std::optional<Frame> read_;                // a long message whose work has not begun
-  std::shared_ptr<MemoryConnection> memory_;         // has the regions that steps may name; null if none
+  std::optional<Frame> read_;                 // a long message whose work has not begun
+  std::shared_ptr<MemoryConnection> memory_;  // has the regions that steps may name; null if none
   StreamSequences sequences_;
   UploadedMasks masks_;
   ShardAssembler shards_;

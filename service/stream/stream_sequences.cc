@@ -81,7 +81,7 @@ std::optional<Refusal> StreamSequences::ChargeOptions(const v1::OpenSequence& op
   const uint64_t cost = CompileCost(open.parameters());
   if (auto refusal = CheckCompileCost(cost, path)) return refusal;
   engine_.Spend(&account_, cost);
-  // What follows is another piece of work: receipts, the history's first piece, the copy that a fork makes.
+  // Receipts, the history's first piece and the copy that a fork makes are other pieces of work.
   if (cost > kPieceWork) stream_->pause = absl::Nanoseconds(cost);
   return std::nullopt;
 }

@@ -55,9 +55,10 @@ using NewStep = absl::FunctionRef<std::unique_ptr<v1::Step>()>;
 inline std::unique_ptr<v1::Step> MakeStep() { return std::make_unique<v1::Step>(); }
 
 // Takes an encoded StreamRequest apart without copying its payloads. `segments` are the message's bytes in order and
-// live as long as `owner`. A step of few parts is parsed into one of `new_step`. Refuses bytes that are no message of the contract
-// with MALFORMED_MESSAGE, more than kMaxPayloads payloads, kMaxFieldBytes, kMaxMessageParts parts (wire_scan.h) or
-// max_step_positions rows with TOO_MANY, before it parses them, and two kinds with CONTRADICTION. Thread-safe.
+// live as long as `owner`. A step of few parts is parsed into one of `new_step`. Refuses bytes that are no message of
+// the contract with MALFORMED_MESSAGE, more than kMaxPayloads payloads, kMaxFieldBytes, kMaxMessageParts parts
+// (wire_scan.h) or max_step_positions rows with TOO_MANY, before it parses them, and two kinds with CONTRADICTION.
+// Thread-safe.
 std::variant<Frame, Refusal> DecodeFrame(std::span<const devices::ByteSegment> segments,
                                          std::shared_ptr<const void> owner, NewStep new_step = MakeStep,
                                          const Limits& limits = Limits());

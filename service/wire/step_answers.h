@@ -42,8 +42,8 @@ struct RowAnswer {
 };
 
 // Returns the result without its row's number, and with all other fields in their encoding, which protobuf keeps as
-// unknown fields: it is copied, measured and written as bytes, which takes a fortieth of the time for results of many
-// messages. Thread-safe.
+// unknown fields. It is copied, measured and written as bytes: a list of numbers takes an eighth of the time, and has a
+// quarter of the memory. Thread-safe.
 v1::RowResult Encoded(const v1::RowResult& result);
 
 // All that the answer of a row is made of. Refers to the caller's objects.

@@ -4,7 +4,6 @@
 #include <time.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -249,15 +248,12 @@ class World : public Script {
       begin(std::move(delivery));
       uint64_t called = ThreadTime();
       measured_.longest_call = called - start;
-      std::fprintf(stderr, "call %.2f", double(called - start) / 1e6);
       while (go_on()) {
         const uint64_t now = ThreadTime();
         measured_.longest_call = std::max(measured_.longest_call, now - called);
-        std::fprintf(stderr, " %.2f", double(now - called) / 1e6);
         called = now;
       }
       measured_.time = called - start;
-      std::fprintf(stderr, "\n");
       measured_.charged_bytes = ChargedBytes() - charged;
       AwaitIdle();
       const uint64_t process_time = ClockOf(CLOCK_PROCESS_CPUTIME_ID) - process_start;
