@@ -38,6 +38,12 @@ struct Payload {
 };
 
 struct Frame {
+  Frame() : Frame(std::make_shared<v1::StreamRequest>()) {}
+  Frame(Frame&&) = default;
+  Frame& operator=(Frame&& other) noexcept {
+    std::destroy_at(this);
+    return *std::construct_at(this, std::move(other));
+  }
   explicit Frame(std::shared_ptr<v1::StreamRequest> parsed) : message(*parsed), memory(std::move(parsed)) {}
 
   v1::StreamRequest& message;     // without `payloads`; in an arena, unless it is a step of few parts

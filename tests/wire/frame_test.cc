@@ -28,7 +28,7 @@ Frame MustDecode(const Delivery& delivery) {
   Decoded decoded = Decode(delivery);
   if (auto* refusal = std::get_if<Refusal>(&decoded)) {
     ADD_FAILURE() << refusal->message;
-    return Frame(std::make_shared<v1::StreamRequest>());
+    return Frame();
   }
   return std::move(std::get<Frame>(decoded));
 }
