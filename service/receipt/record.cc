@@ -132,7 +132,7 @@ std::string EncodeBody(const ReceiptOpening& opening) {
   Add(static_cast<uint32_t>(opening.request_id.size()), &body);
   body += opening.request_id;
   Add(static_cast<uint32_t>(opening.parameters.size()), &body);
-  for (const uint32_t word : opening.parameters) Add(word, &body);
+  body.append(reinterpret_cast<const char*>(opening.parameters.data()), opening.parameters.size() * sizeof(uint32_t));
   if (opening.integers.empty()) return body;
   Add(static_cast<uint32_t>(opening.integers.size()), &body);
   for (const ReceiptIntegers& phase : opening.integers) {

@@ -39,8 +39,7 @@ std::optional<Refusal> CheckMark(Engine* engine, const v1::SamplingParameters& p
   return refusal;
 }
 
-std::optional<Refusal> PrepareReceipts(Engine* engine, const v1::SamplingParameters& parameters, absl::string_view path,
-                                       OpenRequest* request) {
+std::optional<Refusal> PrepareReceipts(Engine* engine, absl::string_view path, OpenRequest* request) {
   ReceiptBook* const book = engine->receipts();
   if (request->receipt_salt && book == nullptr) {
     return Refusal{Reason::kNotImplemented, absl::StrCat(path, ".receipts"), "", "this server has no key for receipts"};
@@ -53,13 +52,15 @@ std::optional<Refusal> PrepareReceipts(Engine* engine, const v1::SamplingParamet
     spec->receipts = true;
     request->spec = std::move(spec);
   }
-  request->receipt_words = ReceiptWords(parameters);
-  const uint64_t bytes = request->receipt_words.size() * sizeof(uint32_t);
-  // Besides the parameters an opening has names, numbers and the law's integers.
-  return CheckByteCount(bytes, kMaxRecordBytes - 1024 - kMostIntegerBytes, absl::StrCat(path, ".parameters"));
+  return std::nullopt;
 }
 
-std::shared_ptr<ReceiptChain> BeginReceipts(Engine* engine, const OpenRequest& request) {
+// A byte of a message becomes a word at most. Besides these words an opening has names and numbers, and few of the
+// words are those of numbers that take more.
+static_assert(kMaxFieldBytes * sizeof(uint32_t) + kMostIntegerBytes + (64 << 10) <= kMaxRecordBytes);
+
+std::shared_ptr<ReceiptChain> BeginReceipts(Engine* engine, const v1::SamplingParameters& parameters,
+                                            const OpenRequest& request) {
   const SequenceSpec& spec = *request.spec;
   ReceiptOpening opening;
   opening.law_version = spec.law_version;
@@ -70,7 +71,7 @@ std::shared_ptr<ReceiptChain> BeginReceipts(Engine* engine, const OpenRequest& r
   opening.nonce = DrawSalt(&engine->entropy());
   opening.commitment = CommitmentOf(spec.seed, *request.receipt_salt);
   opening.request_id = request.request_id;
-  opening.parameters = request.receipt_words;
+  opening.parameters = ReceiptWords(parameters);
   opening.integers = MakeIntegers(spec);
   return std::make_shared<ReceiptChain>(engine->receipts(), opening, request.asks_receipts);
 }

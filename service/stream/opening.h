@@ -30,12 +30,12 @@ std::optional<Refusal> TakePolicy(Engine* engine, const TenantPolicy* policy, ab
 std::optional<Refusal> CheckMark(Engine* engine, const v1::SamplingParameters& parameters, absl::string_view path,
                                  const OpenRequest& request);
 
-// Completes a request for receipts, which the client, the policy or the server's settings ask for. `parameters` are
-// those of the request, at `path`.
-std::optional<Refusal> PrepareReceipts(Engine* engine, const v1::SamplingParameters& parameters, absl::string_view path,
-                                       OpenRequest* request);
+// Completes a request for receipts, which the client, the policy or the server's settings ask for: it has a salt then.
+std::optional<Refusal> PrepareReceipts(Engine* engine, absl::string_view path, OpenRequest* request);
 
-// Begins the receipts of a request that has a salt for them.
-std::shared_ptr<ReceiptChain> BeginReceipts(Engine* engine, const OpenRequest& request);
+// Begins the receipts of a request that has a salt for them. `parameters` are those of the request, with what the
+// policy has changed. Takes price::kReceiptByte for each of their bytes.
+std::shared_ptr<ReceiptChain> BeginReceipts(Engine* engine, const v1::SamplingParameters& parameters,
+                                            const OpenRequest& request);
 
 }  // namespace sortition::service

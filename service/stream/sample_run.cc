@@ -52,8 +52,9 @@ class SampleRun::Rows final : public PendingStep, public std::enable_shared_from
     if (auto refusal = CheckSample(*request_, engine_.limits())) return done_(*std::move(refusal));
     deadline = engine_.clock().Now() + std::max(timeout, absl::Nanoseconds(1));
     response_.mutable_seeds()->Resize(request_->rows_size(), 0);
-    // To read that much has taken the time of a piece.
-    has_pieces_ = price::kReadByte * (bytes_ - request_->logits().size()) > kPieceWork && request_->rows_size() > 0;
+    // To read that much may have taken the time of a piece: a byte is a part at most.
+    const uint64_t read = (price::kReadByte + price::kReadPart) * (bytes_ - request_->logits().size());
+    has_pieces_ = read > kPieceWork && request_->rows_size() > 0;
     if (!has_pieces_) Continue();
   }
 
@@ -61,7 +62,9 @@ class SampleRun::Rows final : public PendingStep, public std::enable_shared_from
     Bill piece;
     while (response_.rows_size() < request_->rows_size() && !piece.piece_is_full()) {
       const int index = response_.rows_size();
-      const uint64_t cost = CompileCost(request_->rows(index).parameters());
+      const v1::SamplingParameters& parameters = request_->rows(index).parameters();
+      const uint64_t receipts = engine_.receipts() != nullptr ? price::kReceiptByte * parameters.ByteSizeLong() : 0;
+      const uint64_t cost = CompileCost(parameters) + receipts;
       auto refusal = CheckCompileCost(cost, SampleRowField(index));
       piece.Add(price::kRow + (refusal ? 0 : cost));
       v1::RowResult& result = *response_.add_rows();
@@ -123,7 +126,11 @@ class SampleRun::Rows final : public PendingStep, public std::enable_shared_from
     if (auto refusal = CheckSampleRow(row, index)) return refusal;
     OpenRequest request;
     request.request_id = absl::StrCat(index);
-    if (auto refusal = Prepare(row, index, &request)) return refusal;
+    const std::shared_ptr<const TenantPolicy> policy = FindPolicy(engine_, tenant_);
+    v1::SamplingParameters changed;
+    if (policy != nullptr) changed = row.parameters();
+    const v1::SamplingParameters& parameters = policy != nullptr ? changed : row.parameters();
+    if (auto refusal = Prepare(row, index, policy.get(), &changed, &request)) return refusal;
     const SequenceSpec& spec = *request.spec;
     if (!spec.stateful()) response_.set_seeds(index, spec.seed);
     // The answer has no place that could say what a policy does. The row's own options need no state.
@@ -143,27 +150,26 @@ class SampleRun::Rows final : public PendingStep, public std::enable_shared_from
     engine_.event_log().SequenceOpened({kName, "", spec.vocabulary, false});
     RowSequence sequence;
     sequence.spec = request.spec;
-    if (request.receipt_salt) sequence.receipts = BeginReceipts(&engine_, request);
+    if (request.receipt_salt) sequence.receipts = BeginReceipts(&engine_, parameters, request);
     opened_.push_back({index, std::move(sequence)});
     return std::nullopt;
   }
 
-  std::optional<Refusal> Prepare(const v1::SampleRow& row, int index, OpenRequest* request) {
+  // `policy`: null if there is none. It changes the parameters in place.
+  std::optional<Refusal> Prepare(const v1::SampleRow& row, int index, const TenantPolicy* policy,
+                                 v1::SamplingParameters* changed, OpenRequest* request) {
     if (auto refusal = account_->Charge(0, row.ByteSizeLong(), "open")) return refusal;
     const std::string path = SampleRowField(index);
-    const std::shared_ptr<const TenantPolicy> policy = FindPolicy(engine_, tenant_);
-    v1::SamplingParameters changed;
     if (policy != nullptr) {
-      changed = row.parameters();
       std::string watermark_key_id;
-      auto refusal = TakePolicy(&engine_, policy.get(), path, &changed, &watermark_key_id, &request->policy);
+      auto refusal = TakePolicy(&engine_, policy, path, changed, &watermark_key_id, &request->policy);
       if (refusal) return refusal;
     }
-    const v1::SamplingParameters& parameters = policy != nullptr ? changed : row.parameters();
+    const v1::SamplingParameters& parameters = policy != nullptr ? *changed : row.parameters();
     auto spec = CompileSampleRow(*request_, index, parameters, engine_.limits(), &engine_.entropy());
     if (auto* refusal = std::get_if<Refusal>(&spec)) return std::move(*refusal);
     request->spec = std::get<std::shared_ptr<const SequenceSpec>>(std::move(spec));
-    if (auto refusal = PrepareReceipts(&engine_, parameters, path, request)) return refusal;
+    if (auto refusal = PrepareReceipts(&engine_, path, request)) return refusal;
     const DeviceKeeper& devices = engine_.batcher().keeper();
     if (auto refusal = WhyNoDevice(devices, parameters, false, path, *request->spec)) return refusal;
     const char* const width = request_->has_live_vocabulary_size() ? "live_vocabulary_size" : "vocabulary_size";

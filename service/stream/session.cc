@@ -76,8 +76,9 @@ void Session::BeginFrame(Frame frame, Submitter thread) {
       break;
     case v1::StreamRequest::kOpen:
     case v1::StreamRequest::kFork:
-      if (!stream_->PauseAfterReading(frame.message_bytes)) return TakeOpening(std::move(frame));
-      long_opening_ = std::move(frame);
+    case v1::StreamRequest::kBringAnswer:
+      if (!stream_->PauseAfterReading(frame)) return TakeRead(std::move(frame));
+      read_.emplace(std::move(frame));
       return;
     case v1::StreamRequest::kStep:
       return steps_.OnStep(std::move(frame), memory_.get(), thread);
@@ -93,9 +94,6 @@ void Session::BeginFrame(Frame frame, Submitter thread) {
     case v1::StreamRequest::kAttachMemory:
       refusal = OnAttachMemory(message.attach_memory());
       break;
-    case v1::StreamRequest::kBringAnswer:
-      refusal = OnBringAnswer(message.bring_answer(), frame.bytes);
-      break;
     case v1::StreamRequest::KIND_NOT_SET:
       refusal = MissingField("kind");
       break;
@@ -103,26 +101,27 @@ void Session::BeginFrame(Frame frame, Submitter thread) {
   if (refusal) Refuse(message, *refusal);
 }
 
-void Session::TakeOpening(Frame frame) {
+void Session::TakeRead(Frame frame) {
   v1::StreamRequest& message = frame.message;
-  const auto refusal = message.has_open() ? sequences_.OnOpen(message.mutable_open(), frame.bytes)
-                                          : sequences_.OnFork(message.mutable_fork(), frame.bytes);
+  const auto refusal = message.has_open()   ? sequences_.OnOpen(&frame)
+                       : message.has_fork() ? sequences_.OnFork(&frame)
+                                            : OnBringAnswer(message.bring_answer(), frame.bytes);
   if (refusal) return Refuse(message, *refusal);
   if (!sequences_.has_pieces()) return;
-  google::protobuf::RepeatedField<uint32_t>().Swap(message.mutable_open()->mutable_history()->mutable_tokens());
-  open_in_pieces_ = std::move(message);
   if (stream_->pause == absl::ZeroDuration()) Continue();
 }
 
 void Session::Continue() {
   stream_->pause = absl::ZeroDuration();
-  if (long_opening_) return TakeOpening(*std::exchange(long_opening_, std::nullopt));
+  if (read_) {
+    Frame frame = *std::move(read_);
+    read_.reset();
+    return TakeRead(std::move(frame));
+  }
   if (steps_.has_pieces()) return steps_.TakePiece();
   if (shards_.has_pieces()) return shards_.TakePiece();
   if (!sequences_.has_pieces()) return;
-  const auto refusal = sequences_.TakePiece();
-  if (refusal) Refuse(*open_in_pieces_, *refusal);
-  if (!sequences_.has_pieces()) open_in_pieces_.reset();
+  if (const auto refused = sequences_.TakePiece()) Refuse(refused->message, refused->refusal);
 }
 
 // The welcome has the fields of the hello, every other message a notice before its answer.
@@ -192,11 +191,11 @@ std::optional<Refusal> Session::OnUploadMask(const v1::UploadMask& upload, std::
   return std::nullopt;
 }
 
-std::optional<Refusal> Session::OnBringAnswer(v1::BringAnswer bring, uint64_t bytes) {
+std::optional<Refusal> Session::OnBringAnswer(const v1::BringAnswer& bring, uint64_t bytes) {
   if (auto refusal = account_->Charge(0, bytes, "bring_answer")) return refusal;
   if (auto refusal = CheckBringAnswer(bring)) return refusal;
   RowAnswer answer;  // its tokens were counted where they were drawn
-  answer.parts.push_back(std::move(*bring.mutable_result()));
+  answer.parts.push_back(Encoded(bring.result()));
   shards_.AddBrought(bring.asked(), std::move(answer));
   return std::nullopt;
 }

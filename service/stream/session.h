@@ -74,9 +74,9 @@ class Session {
   std::optional<Refusal> OnHello(const v1::Hello& hello);
   std::optional<Refusal> OnAttachMemory(const v1::AttachMemory& attach);
   std::optional<Refusal> OnUploadMask(const v1::UploadMask& upload, std::vector<Payload> payloads, uint64_t bytes);
-  std::optional<Refusal> OnBringAnswer(v1::BringAnswer bring, uint64_t bytes);
-  // Takes an open or a fork.
-  void TakeOpening(Frame frame);
+  std::optional<Refusal> OnBringAnswer(const v1::BringAnswer& bring, uint64_t bytes);
+  // Takes an open, a fork or an answer that is brought.
+  void TakeRead(Frame frame);
   void OnCancel(const v1::CancelStep& cancel);
   void Refuse(const v1::StreamRequest& message, const Refusal& refusal);
   // A step that was refused before it was charged to the window.
@@ -91,9 +91,8 @@ class Session {
   std::optional<IgnoredFields> ignored_fields_;  // if the worker requested it
   std::vector<std::string> ignored_in_hello_;
   uint64_t messages_ = 0;
-  std::optional<Frame> long_opening_;                // an open or a fork whose work has not begun
-  std::optional<v1::StreamRequest> open_in_pieces_;  // without its tokens
-  std::shared_ptr<MemoryConnection> memory_;         // has the regions that steps may name; null if none
+  std::optional<Frame> read_;                 // a long message whose work has not begun
+  std::shared_ptr<MemoryConnection> memory_;  // has the regions that steps may name; null if none
   StreamSequences sequences_;
   UploadedMasks masks_;
   ShardAssembler shards_;

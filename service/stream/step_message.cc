@@ -29,6 +29,7 @@ StepMessage::StepMessage(Engine* engine, std::shared_ptr<StreamContext> stream, 
 }
 
 StepMessage::~StepMessage() {
+  if (frame_.message.GetArena() != nullptr) return;
   stream_->Reuse(std::unique_ptr<v1::Step>(frame_.message.release_step()), frame_.message_bytes, frame_.scan.parts);
 }
 

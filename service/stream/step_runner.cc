@@ -72,14 +72,14 @@ uint64_t MostListBytes(const RowPlan& plan, const SequenceSpec& spec) {
 void StepRunner::OnStep(Frame frame, const MemoryConnection* memory, Submitter thread) {
   const absl::Time now = engine_.clock().Now();
   auto found = FindRegionPayloads(frame.message.step(), memory);
-  const uint64_t message_bytes = frame.message_bytes;
+  const bool is_long = stream_->PauseAfterReading(frame);
   RegionPayloads region;
   if (auto* payloads = std::get_if<RegionPayloads>(&found)) region = std::move(*payloads);
   const auto message = std::make_shared<StepMessage>(&engine_, stream_, std::move(frame), std::move(region), now);
   stream_->window->Charge(message->rows(), message->bytes());
   if (const auto* refusal = std::get_if<Refusal>(&found)) return message->Refuse(*refusal);
   pieces_.emplace(message, memory, thread);
-  if (!stream_->PauseAfterReading(message_bytes)) TakePiece();
+  if (!is_long) TakePiece();
 }
 
 StepRunner::StepInPieces::StepInPieces(std::shared_ptr<StepMessage> step, const MemoryConnection* regions,

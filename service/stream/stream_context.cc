@@ -15,8 +15,8 @@ constexpr uint64_t kMostSpareMemory = 64 << 10;
 constexpr uint64_t kPartMemory = 256;
 constexpr uint64_t kByteMemory = 8;
 static_assert(sizeof(v1::StepRow) <= kPartMemory);
-// A message of more bytes takes about a millisecond to read.
-constexpr uint64_t kLongMessage = 1 << 18;
+// A message whose reading takes longer is long.
+constexpr uint64_t kLongReading = price::kReadByte * (1 << 18);
 
 }  // namespace
 
@@ -26,9 +26,10 @@ StreamContext::StreamContext(const Limits& limits, std::string tenant_name, std:
       window(std::make_shared<StreamWindow>(limits)),
       sink_(std::move(sink)) {}
 
-bool StreamContext::PauseAfterReading(uint64_t message_bytes) {
-  if (message_bytes <= kLongMessage) return false;
-  pause = absl::Nanoseconds(price::kReadByte * message_bytes);
+bool StreamContext::PauseAfterReading(const Frame& frame) {
+  const uint64_t work = price::kReadByte * frame.message_bytes + price::kReadPart * frame.scan.parts;
+  if (work <= kLongReading) return false;
+  pause = absl::Nanoseconds(work);
   return true;
 }
 

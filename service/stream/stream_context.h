@@ -19,6 +19,7 @@
 #include "service/shard/shard_table.h"
 #include "service/stream/stream_window.h"
 #include "service/text/checkpoint.h"
+#include "service/wire/frame.h"
 #include "sortition/v1/sampling.pb.h"
 
 namespace sortition::service {
@@ -50,8 +51,7 @@ class StreamContext {
   // Before the rest of a message, for the sake of other streams. For the session's thread.
   absl::Duration pause = absl::ZeroDuration();
   // Sets the pause between the reading of a long message and its work. Returns false, and sets none, for another.
-  // `message_bytes`: of the message without payloads.
-  bool PauseAfterReading(uint64_t message_bytes);
+  bool PauseAfterReading(const Frame& frame);
 
   ShardTable::Worker worker() const { return {tenant, worker_session}; }
   // Returns the owner of a checkpoint. The caller sets its identity, which is the spec's.

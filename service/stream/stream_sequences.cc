@@ -33,11 +33,12 @@ uint64_t BytesOf(const std::string& request_id, const RowSequence& sequence) {
 
 }  // namespace
 
-std::optional<Refusal> StreamSequences::OnOpen(v1::OpenSequence* message, uint64_t bytes) {
+std::optional<Refusal> StreamSequences::OnOpen(Frame* frame) {
+  v1::OpenSequence* const message = frame->message.mutable_open();
   const v1::OpenSequence& open = *message;
   const v1::History& piece = open.history();
   if (partial_histories_.Skips(open.request_id(), open.epoch(), piece.offset(), piece.continues())) return std::nullopt;
-  if (auto refusal = account_.Charge(0, bytes, "open")) return refusal;
+  if (auto refusal = account_.Charge(0, frame->bytes, "open")) return refusal;
   std::shared_ptr<const TenantPolicy> rules = FindPolicy(engine_, stream_->tenant);
   if (piece.offset() > 0) rules = partial_histories_.FindPolicy(open.request_id(), open.epoch()).value_or(rules);
   std::optional<v1::PolicyEffect> policy;
@@ -52,32 +53,62 @@ std::optional<Refusal> StreamSequences::OnOpen(v1::OpenSequence* message, uint64
   request.policy = std::move(policy);
   request.rules = std::move(rules);
   if (auto refusal = Prepare(open, "open", &request)) return refusal;
-  if (!request.history) return FinishOpen(request, nullptr);
-  std::vector<uint32_t> tokens = std::move(request.history->tokens);
-  // One piece is taken before the next message.
+  // The stream's memory takes account of tokens beyond one piece, which is taken before the next message.
+  std::vector<uint32_t> tokens;
+  if (request.history) tokens = std::move(request.history->tokens);
   const uint64_t held = tokens.size() > kPieceTokens ? tokens.capacity() * sizeof(tokens[0]) : 0;
   if (auto refusal = memory_.Grow(held, "open.history")) return refusal;
-  open_ =
-      std::make_unique<OpenInPieces>(OpenInPieces{std::move(request), std::move(tokens), piece.continues(), 0, held});
+  Begin(std::move(request), *frame, open);
+  v1::OpenSequence& named = *open_->message.mutable_open();
+  named.set_request_id(open.request_id());
+  named.set_epoch(open.epoch());
+  named.mutable_history()->set_continues(piece.continues());
+  open_->tokens = std::move(tokens);
+  open_->continues = piece.continues();
+  open_->bytes = held;
   return std::nullopt;
+}
+
+void StreamSequences::Begin(OpenRequest request, const Frame& frame, const v1::OpenSequence& open) {
+  open_ = std::make_unique<OpenInPieces>();
+  open_->request = std::move(request);
+  // Receipts begin with the last message of a history.
+  if (!open_->request.receipt_salt || open.history().continues()) return;
+  open_->for_receipts = std::shared_ptr<const v1::SamplingParameters>(frame.memory, &open.parameters());
 }
 
 std::optional<Refusal> StreamSequences::ChargeOptions(const v1::OpenSequence& open, absl::string_view path) {
   const uint64_t cost = CompileCost(open.parameters());
   if (auto refusal = CheckCompileCost(cost, path)) return refusal;
   engine_.Spend(&account_, cost);
-  // The history's first piece is another piece of work.
-  if (open.has_history() && cost > kPieceWork) stream_->pause = absl::Nanoseconds(cost);
+  // Receipts, the history's first piece and the copy that a fork makes are other pieces of work.
+  if (cost > kPieceWork) stream_->pause = absl::Nanoseconds(cost);
   return std::nullopt;
 }
 
-std::optional<Refusal> StreamSequences::TakePiece() {
-  auto refusal = open_->whole == nullptr ? TakeHistoryPiece() : FinishHistory();
-  if (refusal || (open_->taken == open_->tokens.size() && open_->whole == nullptr)) {
-    memory_.Shrink(open_->bytes);
+std::optional<StreamSequences::Refused> StreamSequences::TakePiece() {
+  OpenInPieces& open = *open_;
+  if (open.for_receipts != nullptr && TakeReceipts()) return std::nullopt;
+  auto refusal = open.message.has_fork() ? FinishFork()
+                 : !open.request.history ? FinishOpen(nullptr)
+                 : open.whole == nullptr ? TakeHistoryPiece()
+                                         : FinishHistory();
+  std::optional<Refused> refused;
+  if (refusal) refused = {std::move(open.message), *std::move(refusal)};
+  if (refused || (open.taken == open.tokens.size() && open.whole == nullptr)) {
+    memory_.Shrink(open.bytes);
     open_.reset();
   }
-  return refusal;
+  return refused;
+}
+
+bool StreamSequences::TakeReceipts() {
+  const std::shared_ptr<const v1::SamplingParameters> parameters = std::move(open_->for_receipts);
+  const uint64_t cost = price::kReceiptByte * parameters->ByteSizeLong();
+  engine_.Spend(&account_, cost);
+  open_->receipts = BeginReceipts(&engine_, *parameters, open_->request);
+  if (cost > kPieceWork) stream_->pause = absl::Nanoseconds(cost);
+  return cost > kPieceWork;
 }
 
 std::optional<Refusal> StreamSequences::TakeHistoryPiece() {
@@ -110,7 +141,7 @@ std::optional<Refusal> StreamSequences::FinishHistory() {
   OpenInPieces& open = *open_;
   if (!open.whole->Prepare(*open.request.spec)) {
     memory_.Shrink(std::exchange(open.bytes, 0));  // the table takes account of the state
-    return FinishOpen(open.request, std::exchange(open.whole, nullptr)->Finish(open.request.spec));
+    return FinishOpen(std::exchange(open.whole, nullptr)->Finish(open.request.spec));
   }
   stream_->pause += absl::Nanoseconds(price::kFoundEdit * Text::Builder::kPieceEdits);
   const uint64_t bytes = open.tokens.capacity() * sizeof(open.tokens[0]) + open.whole->bytes();
@@ -119,8 +150,9 @@ std::optional<Refusal> StreamSequences::FinishHistory() {
   return refusal;
 }
 
-std::optional<Refusal> StreamSequences::FinishOpen(const OpenRequest& request, std::unique_ptr<Text> state) {
-  auto outcome = Open(request, std::move(state));
+std::optional<Refusal> StreamSequences::FinishOpen(std::unique_ptr<Text> state) {
+  const OpenRequest& request = open_->request;
+  auto outcome = Open(std::move(state));
   if (auto* refusal = std::get_if<Refusal>(&outcome)) {
     if (refusal->reason == Reason::kHistoryRequired) {
       refusal->retry_after = engine_.ledger().Advice(owner(), 0);
@@ -154,7 +186,8 @@ void StreamSequences::SendOpened(v1::OpenedState state, v1::StreamResponse* resp
   stream_->Send(*response);
 }
 
-std::variant<v1::OpenedState, Refusal> StreamSequences::Open(const OpenRequest& request, std::unique_ptr<Text> state) {
+std::variant<v1::OpenedState, Refusal> StreamSequences::Open(std::unique_ptr<Text> state) {
+  const OpenRequest& request = open_->request;
   if (!sequences_.contains(request.request_id)) {
     const Bound most = Bounds(engine_.limits()).stream_sequences();
     if (auto refusal = CheckCount(sequences_.size() + 1, most, "open")) {
@@ -189,7 +222,7 @@ std::variant<v1::OpenedState, Refusal> StreamSequences::Open(const OpenRequest& 
   if (before != sequences_.end() && before->second.receipts != nullptr) before->second.receipts->End();
   Forget(before);
   if (request.receipt_salt) {
-    sequence.receipts = BeginReceipts(&engine_, request);
+    sequence.receipts = open_->receipts;
     opened.set_receipt_salt(request.receipt_salt->data(), request.receipt_salt->size());
     opened.set_receipts(sequence.receipts->Opening());
   }
@@ -208,7 +241,7 @@ std::variant<v1::OpenedState, Refusal> StreamSequences::Open(const OpenRequest& 
 std::optional<Refusal> StreamSequences::Prepare(const v1::OpenSequence& open, absl::string_view path,
                                                 OpenRequest* request) {
   if (auto refusal = CheckMark(&engine_, open.parameters(), path, *request)) return refusal;
-  if (auto refusal = PrepareReceipts(&engine_, open.parameters(), path, request)) return refusal;
+  if (auto refusal = PrepareReceipts(&engine_, path, request)) return refusal;
   const DeviceKeeper& devices = engine_.batcher().keeper();
   const SequenceSpec& spec = *request->spec;
   if (auto refusal = WhyNoDevice(devices, open.parameters(), open.has_receipts(), path, spec)) return refusal;
@@ -232,12 +265,12 @@ void StreamSequences::Skip(const v1::StreamRequest& message) {
   if (open.history().continues()) partial_histories_.Skip(open.request_id(), open.epoch());
 }
 
-std::optional<Refusal> StreamSequences::OnFork(v1::ForkSequence* message, uint64_t bytes) {
-  const v1::ForkSequence& fork = *message;
-  if (auto refusal = account_.Charge(0, bytes, "fork")) return refusal;
-  const v1::OpenSequence& child = fork.child();
+std::optional<Refusal> StreamSequences::OnFork(Frame* frame) {
+  const v1::ForkSequence& fork = frame->message.fork();
+  if (auto refusal = account_.Charge(0, frame->bytes, "fork")) return refusal;
+  v1::OpenSequence& opens = *frame->message.mutable_fork()->mutable_child();
+  const v1::OpenSequence& child = opens;
   std::optional<v1::PolicyEffect> policy;
-  v1::OpenSequence& opens = *message->mutable_child();
   if (auto refusal = TakePolicy(&engine_, FindPolicy(engine_, stream_->tenant).get(), "fork.child",
                                 opens.mutable_parameters(), opens.mutable_watermark_key_id(), &policy)) {
     return refusal;
@@ -263,11 +296,23 @@ std::optional<Refusal> StreamSequences::OnFork(v1::ForkSequence* message, uint64
                    absl::StrCat(parent.spec->vocabulary, ", ", parent.spec->live_vocabulary, " live"),
                    "the vocabulary is the parent's"};
   }
+  if (request.spec->stateful() && parent.state == nullptr) {
+    return Refusal{Reason::kHistoryRequired, "fork.parent_request_id", "", "the parent keeps no history"};
+  }
+  Begin(std::move(request), *frame, child);
+  v1::ForkSequence& named = *open_->message.mutable_fork();
+  named.set_parent_request_id(fork.parent_request_id());
+  if (fork.has_position()) named.set_position(fork.position());
+  named.mutable_child()->set_request_id(child.request_id());
+  return std::nullopt;
+}
+
+std::optional<Refusal> StreamSequences::FinishFork() {
+  const v1::ForkSequence& fork = open_->message.fork();
+  const OpenRequest& request = open_->request;
+  const RowSequence& parent = *Find(fork.parent_request_id());
   std::unique_ptr<Text> state;
   if (request.spec->stateful()) {
-    if (parent.state == nullptr) {
-      return Refusal{Reason::kHistoryRequired, "fork.parent_request_id", "", "the parent keeps no history"};
-    }
     std::optional<uint32_t> position;
     if (fork.has_position()) position = fork.position();
     Bill bill;
@@ -279,14 +324,14 @@ std::optional<Refusal> StreamSequences::OnFork(v1::ForkSequence* message, uint64
     }
     state = std::move(std::get<std::unique_ptr<Text>>(forked));
   }
-  auto outcome = Open(request, std::move(state));
+  auto outcome = Open(std::move(state));
   if (auto* refusal = std::get_if<Refusal>(&outcome)) {
     absl::string_view below = refusal->field;
     if (absl::ConsumePrefix(&below, "open")) refusal->field = absl::StrCat("fork.child", below);
     return std::move(*refusal);
   }
   v1::StreamResponse response;
-  response.mutable_forked()->set_request_id(child.request_id());
+  response.mutable_forked()->set_request_id(request.request_id);
   SendOpened(std::move(std::get<v1::OpenedState>(outcome)), &response, response.mutable_forked()->mutable_state());
   return std::nullopt;
 }

@@ -34,14 +34,18 @@ class StreamSequences {
         memory_(&engine->sequences(), stream_->tenant),
         partial_histories_(engine->limits(), &engine->ledger(), &memory_) {}
 
-  // `bytes` of the message. The operator's policy changes the message in place.
-  std::optional<Refusal> OnOpen(v1::OpenSequence* message, uint64_t bytes);
-  std::optional<Refusal> OnFork(v1::ForkSequence* message, uint64_t bytes);
+  // The operator's policy changes the message in place.
+  std::optional<Refusal> OnOpen(Frame* frame);
+  std::optional<Refusal> OnFork(Frame* frame);
   std::optional<Refusal> OnClose(const v1::CloseSequence& close);
 
-  // True after OnOpen while pieces are left. The caller then calls only TakePiece until it is false.
+  // True after OnOpen and OnFork while pieces are left. The caller then calls only TakePiece until it is false.
   bool has_pieces() const { return open_ != nullptr; }
-  std::optional<Refusal> TakePiece();
+  struct Refused {
+    v1::StreamRequest message;  // with the fields that name it
+    Refusal refusal;
+  };
+  std::optional<Refused> TakePiece();
 
   // The message was refused. Pieces of its history that follow are not looked at, since it has one answer.
   void Skip(const v1::StreamRequest& message);
@@ -54,23 +58,33 @@ class StreamSequences {
   static constexpr size_t kPieceTokens = 8192;
 
   using Sequences = absl::flat_hash_map<std::string, RowSequence>;
-  // An open whose history is taken in pieces.
+  // An open or a fork whose options are compiled.
   struct OpenInPieces {
-    OpenRequest request;           // its history is the piece that was taken last
-    std::vector<uint32_t> tokens;  // of the message
-    bool continues = false;        // in another message
+    OpenRequest request;        // its history is the piece that was taken last
+    v1::StreamRequest message;  // without options and tokens
+    // The options, with the memory of the whole message, until receipts have begun; null without receipts.
+    std::shared_ptr<const v1::SamplingParameters> for_receipts = nullptr;
+    std::shared_ptr<ReceiptChain> receipts = nullptr;
+    std::vector<uint32_t> tokens = {};  // of the message
+    bool continues = false;             // in another message
     size_t taken = 0;
     uint64_t bytes = 0;                              // as accounted
     std::unique_ptr<Text::Builder> whole = nullptr;  // the history, once it is complete
   };
 
+  // Begins to take the pieces of a message, which has been checked.
+  void Begin(OpenRequest request, const Frame& frame, const v1::OpenSequence& open);
+  // Begins the receipts. Returns true if this has taken a piece.
+  bool TakeReceipts();
   std::optional<Refusal> TakeHistoryPiece();
   // Opens the sequence of the complete history, or does a piece of the work for it.
   std::optional<Refusal> FinishHistory();
   // Charges the work of the parameters before it is done, or refuses them.
   std::optional<Refusal> ChargeOptions(const v1::OpenSequence& open, absl::string_view path);
-  std::optional<Refusal> FinishOpen(const OpenRequest& request, std::unique_ptr<Text> state);
-  std::variant<v1::OpenedState, Refusal> Open(const OpenRequest& request, std::unique_ptr<Text> state);
+  // End the open or the fork.
+  std::optional<Refusal> FinishOpen(std::unique_ptr<Text> state);
+  std::optional<Refusal> FinishFork();
+  std::variant<v1::OpenedState, Refusal> Open(std::unique_ptr<Text> state);
   // Closes the sequence, up to this epoch, in this stream and the table. Returns false if neither has it.
   std::variant<bool, Refusal> Close(const std::string& request_id, uint64_t epoch);
   // Completes a request of this message, at `path`. Refuses it if no device can run it.

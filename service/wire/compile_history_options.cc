@@ -148,6 +148,8 @@ class Checker {
   std::optional<Refusal> Strings(const TokenSequences& strings, absl::string_view name) const {
     const std::string list = Field(name);
     const Bound longest = Bounds::max_string_tokens(), most = Bounds(limits_).max_listed_tokens();
+    // None is empty, so there are at least that many tokens.
+    if (auto refusal = CheckCount(static_cast<uint64_t>(strings.size()), most, list)) return refusal;
     uint64_t all = 0;
     absl::flat_hash_set<absl::Span<const uint32_t>> distinct;
     distinct.reserve(static_cast<size_t>(strings.size()));

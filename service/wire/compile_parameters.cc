@@ -268,9 +268,9 @@ uint64_t CompileCost(const v1::SamplingParameters& p) {
   const auto count = [](const auto&... lists) { return (static_cast<uint64_t>(lists.size()) + ...); };
   const uint64_t listed = count(p.logit_bias(), p.banned_token_ids(), p.bad_words(), p.allowed_token_ids());
   const auto is_string = [](const v1::TokenSequence& word) { return word.tokens_size() > 1; };
-  const uint64_t strings = count(p.banned_phrases(), p.dry().sequence_breakers()) +
-                           static_cast<uint64_t>(std::ranges::count_if(p.bad_words(), is_string));
-  return price::kParameterByte * p.ByteSizeLong() + price::kSortedString * strings +
+  const auto words = static_cast<uint64_t>(std::ranges::count_if(p.bad_words(), is_string));
+  return price::kParameterByte * p.ByteSizeLong() + price::kListedWord * (count(p.bad_words()) - words) +
+         price::kSortedString * (count(p.banned_phrases(), p.dry().sequence_breakers()) + words) +
          price::kCopiedEdit * listed * count(p.phases());
 }
 

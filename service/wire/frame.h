@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -37,7 +38,16 @@ struct Payload {
 };
 
 struct Frame {
-  v1::StreamRequest message;      // without `payloads`
+  Frame() : Frame(std::make_shared<v1::StreamRequest>()) {}
+  Frame(Frame&&) = default;
+  Frame& operator=(Frame&& other) noexcept {
+    std::destroy_at(this);
+    return *std::construct_at(this, std::move(other));
+  }
+  explicit Frame(std::shared_ptr<v1::StreamRequest> parsed) : message(*parsed), memory(std::move(parsed)) {}
+
+  v1::StreamRequest& message;     // without `payloads`; in an arena, unless it is a step of few parts
+  std::shared_ptr<void> memory;   // of `message`
   std::vector<Payload> payloads;  // the message's field `payloads`, in order
   // Keeps the payloads' bytes alive. A user of a payload holds a reference.
   std::shared_ptr<const void> owner;
@@ -51,9 +61,10 @@ using NewStep = absl::FunctionRef<std::unique_ptr<v1::Step>()>;
 inline std::unique_ptr<v1::Step> MakeStep() { return std::make_unique<v1::Step>(); }
 
 // Takes an encoded StreamRequest apart without copying its payloads. `segments` are the message's bytes in order and
-// live as long as `owner`. A step is parsed into one of `new_step`. Refuses bytes that are no message of the contract
-// with MALFORMED_MESSAGE, more than kMaxPayloads payloads, kMaxFieldBytes, kMaxMessageParts parts (wire_scan.h) or
-// max_step_positions rows with TOO_MANY, before it parses them, and two kinds with CONTRADICTION. Thread-safe.
+// live as long as `owner`. A step of few parts is parsed into one of `new_step`. Refuses bytes that are no message of
+// the contract with MALFORMED_MESSAGE, more than kMaxPayloads payloads, kMaxFieldBytes, kMaxMessageParts parts
+// (wire_scan.h) or max_step_positions rows with TOO_MANY, before it parses them, and two kinds with CONTRADICTION.
+// Thread-safe.
 std::variant<Frame, Refusal> DecodeFrame(std::span<const devices::ByteSegment> segments,
                                          std::shared_ptr<const void> owner, NewStep new_step = MakeStep,
                                          const Limits& limits = Limits());

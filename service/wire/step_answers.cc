@@ -4,6 +4,7 @@
 #include <iterator>
 #include <string>
 
+#include "google/protobuf/unknown_field_set.h"
 #include "kernels/check.h"
 #include "kernels/stage.h"
 #include "service/arena_message.h"
@@ -43,6 +44,14 @@ std::string SealedState(const AnswerParts& parts) {
 }
 
 }  // namespace
+
+v1::RowResult Encoded(const v1::RowResult& result) {
+  v1::RowResult encoded;
+  google::protobuf::UnknownFieldSet& fields = *encoded.GetReflection()->MutableUnknownFields(&encoded);
+  SORTITION_CHECK(fields.ParseFromString(result.SerializeAsString()));
+  fields.DeleteByNumber(v1::RowResult::kRowFieldNumber);
+  return encoded;
+}
 
 StepAnswers::StepAnswers(size_t rows)
     : arena_(std::make_unique<google::protobuf::Arena>(OptionsFor(rows))),
@@ -102,8 +111,9 @@ std::vector<RowAnswer> StepAnswers::Rows() {
   std::vector<RowAnswer> rows;
   auto part = results().rows().begin();
   for (const AnswerNote& note : notes_) {
-    rows.push_back({{part, part + note.parts}, note});
-    part += note.parts;
+    RowAnswer& row = rows.emplace_back();
+    row.note = note;
+    for (uint32_t i = 0; i < note.parts; ++i, ++part) row.parts.push_back(Encoded(*part));
   }
   return rows;
 }

@@ -35,10 +35,16 @@ struct AnswerNote {
   std::optional<kernels::RowRequiredReason> required = std::nullopt;  // set if a compact row is not decided
 };
 
+// An answer that may go to several shards and repetitions.
 struct RowAnswer {
-  std::vector<v1::RowResult> parts;
-  AnswerNote note = {};  // `row` and `parts` hold in a StepAnswers alone
+  std::vector<v1::RowResult> parts;  // of Encoded
+  AnswerNote note = {};              // `row` and `parts` hold in a StepAnswers alone
 };
+
+// Returns the result without its row's number, and with all other fields in their encoding, which protobuf keeps as
+// unknown fields. It is copied, measured and written as bytes: a list of numbers takes an eighth of the time, and has a
+// quarter of the memory. Thread-safe.
+v1::RowResult Encoded(const v1::RowResult& result);
 
 // All that the answer of a row is made of. Refers to the caller's objects.
 struct AnswerParts {
@@ -68,7 +74,7 @@ class StepAnswers {
   void Add(RowAnswer answer, uint32_t row);
   void Add(StepAnswers other);
 
-  // Returns copies of the answers, row by row.
+  // Returns the answers row by row, encoded.
   std::vector<RowAnswer> Rows();
 
   // Calls `send` with each message, of one row or of at most kMaxAnswerBytes, and the number of rows whose answers end

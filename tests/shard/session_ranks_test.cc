@@ -17,7 +17,7 @@ class SessionRanks : public SessionShards {
     for (v1::StepRow& row : *request.mutable_step()->mutable_rows()) row.set_step_id(step_id);
     return request;
   }
-  // Brings an answer to row `row` of SmallShard, of about 200 KB in memory.
+  // Brings an answer to row `row` of SmallShard, of about 200 KB.
   void BringLong(uint32_t worker, uint32_t row) {
     v1::StreamRequest bring;
     *bring.mutable_bring_answer()->mutable_asked() = SmallShard(1, 1, row + 1).step().rows(static_cast<int>(row));
@@ -32,10 +32,10 @@ class SessionRanks : public SessionShards {
       if (session.back_off() == absl::ZeroDuration()) return pieces;
       const uint64_t before = engine_->ledger().work();
       session.Continue();
-      EXPECT_LE(engine_->ledger().work() - before, kPieceWork + 2 * price::kAnswerByte * kLong * sizeof(uint32_t));
+      EXPECT_LE(engine_->ledger().work() - before, kPieceWork + 2 * price::kAnswerByte * kLong);
     }
   }
-  static constexpr int kLong = 50'000;  // tokens
+  static constexpr int kLong = 200'000;  // tokens of a byte
   std::vector<std::string> DrawsOf(uint32_t worker, uint64_t batch_id) {
     std::vector<std::string> draws;
     for (const v1::RowResult& row : workers_[worker]->Results(batch_id, 2)) {
@@ -108,7 +108,7 @@ TEST_F(SessionRanks, KeptAnswersAreSentInPieces) {
     workers_[index]->Begin(SmallShard(1, index, kRows));
     EXPECT_FALSE(workers_[index]->session().Idle());
     EXPECT_GT(TakePieces(index), 4);
-    EXPECT_GE(engine_->ledger().work() - before, kRows * kLong * sizeof(uint32_t) * price::kAnswerByte);
+    EXPECT_GE(engine_->ledger().work() - before, kRows * kLong * price::kAnswerByte);
     const auto results = workers_[index]->Results(1, kRows);
     ASSERT_EQ(results.size(), kRows);
     for (uint32_t row = 0; row < kRows; ++row) {
@@ -131,6 +131,24 @@ TEST_F(SessionRanks, BroughtAnswerIsSentInPieces) {
     EXPECT_EQ(results[0].draw().kept_tokens_size(), kLong);
   }
   EXPECT_FALSE(workers_[1]->IsIdle()) << "the other row waits";
+}
+
+// It is read in one piece, and checked, encoded and kept in another.
+TEST_F(SessionRanks, LongBroughtAnswerPausesAfterReading) {
+  constexpr int kLonger = 300'000;
+  v1::StreamRequest bring;
+  *bring.mutable_bring_answer()->mutable_asked() = SmallShard(1, 1, 1).step().rows(0);
+  v1::RowResult& result = *bring.mutable_bring_answer()->mutable_result();
+  result.set_step_id(1);
+  result.mutable_draw()->mutable_kept_tokens()->Resize(kLonger, 1);
+  workers_[1]->Send(SmallShard(1, 1, 1));
+  workers_[2]->Begin(bring);
+  EXPECT_GT(workers_[2]->session().back_off(), absl::ZeroDuration());
+  EXPECT_EQ(engine_->shards().kept(), 0u);
+  while (workers_[2]->session().back_off() > absl::ZeroDuration()) workers_[2]->session().Continue();
+  EXPECT_EQ(engine_->shards().kept(), 1u);
+  EXPECT_LE(engine_->shards().kept_bytes(), result.ByteSizeLong() + 1024) << "held as on the wire";
+  EXPECT_EQ(workers_[1]->Results(1, 1).at(0).draw().kept_tokens_size(), kLonger);
 }
 
 // The other streams' shards are answered though the stream that owes them ends.

@@ -68,7 +68,11 @@ class Network::ConnectionSink final : public service::SessionSink {
   ConnectionSink(Network* network, std::weak_ptr<Connection> connection)
       : network_(*network), connection_(std::move(connection)) {}
   void Send(const v1::StreamResponse& response, service::Credit credit) override {
-    if (const auto connection = connection_.lock()) network_.SendAnswer(connection, response, std::move(credit));
+    const auto connection = connection_.lock();
+    if (connection == nullptr) return;
+    v1::StreamResponse received;
+    SORTITION_CHECK(received.ParseFromString(response.SerializeAsString()));
+    network_.SendAnswer(connection, std::move(received), std::move(credit));
   }
 
  private:

@@ -168,9 +168,9 @@ TEST_F(SessionCosts, LongMessagesPauseBeforeTheirWork) {
     const uint64_t before = engine_->ledger().work();
     const testing::Delivery delivery = testing::Deliver(message.SerializeAsString());
     Frame frame = std::get<Frame>(DecodeFrame(delivery.segments, delivery.bytes));
-    const uint64_t bytes = frame.message_bytes;
+    const uint64_t read = frame.message_bytes * price::kReadByte + frame.scan.parts * price::kReadPart;
     session.BeginFrame(std::move(frame));
-    EXPECT_EQ(session.back_off(), absl::Nanoseconds(bytes * price::kReadByte));
+    EXPECT_EQ(session.back_off(), absl::Nanoseconds(read));
     EXPECT_EQ(engine_->ledger().work(), before);
     while (session.back_off() > absl::ZeroDuration()) session.Continue();
     EXPECT_GT(engine_->ledger().work(), before);
@@ -235,6 +235,33 @@ TEST_F(SessionCosts, LongOptionsPauseBeforeTheHistory) {
   int pieces = 1;
   for (; session.back_off() > absl::ZeroDuration(); ++pieces) session.Continue();
   EXPECT_EQ(pieces, 3) << "reading, options, history";
+}
+
+// Parts take longer to read than their bytes, so a short message of many parts pauses, too.
+TEST_F(SessionCosts, MessagesOfManyPartsPauseBeforeTheirWork) {
+  v1::StreamRequest message;
+  *message.mutable_open() = MakeOpen("0", 1, kVocabulary);
+  for (int i = 0; i < 50'000; ++i) message.mutable_open()->mutable_parameters()->add_bad_words();
+  ASSERT_LT(message.ByteSizeLong(), 200'000u);
+  const testing::Delivery delivery = testing::Deliver(message.SerializeAsString());
+  Session& session = compact_.session();
+  session.BeginFrame(std::get<Frame>(DecodeFrame(delivery.segments, delivery.bytes)));
+  EXPECT_GT(session.back_off(), absl::ZeroDuration());
+  while (session.back_off() > absl::ZeroDuration()) session.Continue();
+  const auto refused = compact_.Await([](const v1::StreamResponse& response) { return response.has_opened(); });
+  ASSERT_TRUE(refused);
+  ExpectError(refused->opened().error(), Reason::kMissingField, "open.parameters.bad_words[0].tokens");
+}
+
+// Single words are compared, too. 65,536 of them once counted as their bytes alone, a third of their work.
+TEST_F(SessionCosts, SingleWordsHaveTheirPrice) {
+  v1::OpenSequence open = MakeOpen("0", 1, kVocabulary);
+  for (uint32_t token = 0; token < kBanned; ++token) {
+    open.mutable_parameters()->add_bad_words()->add_tokens(token);
+  }
+  const uint64_t before = engine_->ledger().work();
+  EXPECT_FALSE(compact_.Open(open).has_error());
+  EXPECT_GE(engine_->ledger().work() - before, kBanned * price::kListedWord);
 }
 
 }  // namespace

@@ -4,11 +4,15 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/check.h"
+
 namespace sortition::testing {
 
 void RecordingSink::Send(const v1::StreamResponse& message, service::Credit credit) {
+  v1::StreamResponse received;
+  SORTITION_CHECK(received.ParseFromString(message.SerializeAsString()));
   absl::MutexLock lock(&mutex_);
-  messages_.push_back(message);
+  messages_.push_back(std::move(received));
   credits_.push_back(std::move(credit));
 }
 

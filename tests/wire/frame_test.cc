@@ -187,14 +187,14 @@ TEST(Frame, EmptyPayloadsCount) {
 TEST(Frame, OwnerOutlivesItsCaller) {
   std::weak_ptr<const std::string> bytes;
   {
-    Frame frame;
+    std::optional<Frame> frame;
     {
       const Delivery delivery = Deliver(SomeStep().SerializeAsString());
       bytes = delivery.bytes;
-      frame = MustDecode(delivery);
+      frame.emplace(MustDecode(delivery));
     }
     EXPECT_FALSE(bytes.expired());
-    EXPECT_EQ(Whole(frame).SerializeAsString(), SomeStep().SerializeAsString());
+    EXPECT_EQ(Whole(*frame).SerializeAsString(), SomeStep().SerializeAsString());
   }
   EXPECT_TRUE(bytes.expired());
 }
