@@ -48,8 +48,8 @@ class Hiccups {
 // Runs the control from construction to destruction. A wake-up costs some 10 µs of a core. Thread-safe.
 class HiccupControl {
  public:
-  // Told how late a thread woke, in two parts. `machine`: its timer was late, so the core let nothing run. `threads`: it
-  // waited for other threads on the core, or for its quota of processor time.
+  // Told how late a thread woke, in two parts. `machine`: its timer was late, so the core let nothing run. `threads`:
+  // it waited for other threads on the core, or for its quota of processor time.
   using Woken = std::function<void(absl::Duration machine, absl::Duration threads)>;
 
   // Starts a thread on each core that the calling thread may use. Each sleeps `period` again and again, so a hiccup is

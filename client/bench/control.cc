@@ -17,8 +17,8 @@ uint64_t Nanoseconds(absl::Duration time) { return static_cast<uint64_t>(absl::T
 
 std::unique_ptr<Control> Control::Start() {
   std::unique_ptr<Control> control(new Control);
-  auto started = service::HiccupControl::Start(
-      kPeriod, [control = control.get()](absl::Duration machine, absl::Duration threads) {
+  auto started =
+      service::HiccupControl::Start(kPeriod, [control = control.get()](absl::Duration machine, absl::Duration threads) {
         const absl::MutexLock lock(&control->mutex_);
         control->lateness_.machine.Add(Nanoseconds(machine));
         control->lateness_.threads.Add(Nanoseconds(threads));
@@ -37,8 +37,8 @@ Control::Lateness Control::Read() const {
 }
 
 void ReportControl(const Control::Lateness& lateness, Report* report) {
-  for (const auto& [name, late] : {std::pair("control_machine", &lateness.machine),
-                                   std::pair("control_threads", &lateness.threads)}) {
+  for (const auto& [name, late] :
+       {std::pair("control_machine", &lateness.machine), std::pair("control_threads", &lateness.threads)}) {
     AddPercentiles(name, "", *late, nullptr, report);
   }
 }

@@ -14,7 +14,7 @@ namespace sortition::bench {
 // Thread-safe.
 class Control {
  public:
-  // Of the wake-ups since the start: the parts of their lateness, as HiccupControl has them.
+  // Holds a time for each wake-up since the start (HiccupControl::Woken).
   struct Lateness {
     Histogram machine;
     Histogram threads;

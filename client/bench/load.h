@@ -26,11 +26,11 @@ struct LoadOptions {
   client::SequenceOptions text;
   v1::DType dtype = v1::DTYPE_BF16;
   uint32_t streams = 1;
-  uint32_t step_rows = 1;                         // texts of a stream, with one row each in every step
-  uint32_t text_tokens = 1000;                    // a text's; then another one begins in its place
-  std::optional<double> rate;                     // steps a second of all streams together; absent: a closed loop
-  absl::Duration warm_up = absl::ZeroDuration();  // latency is measured of steps after it
-  absl::Duration duration = absl::Seconds(10);    // after the warm-up
+  uint32_t step_rows = 1;                           // texts of a stream, with one row each in every step
+  uint32_t text_tokens = 1000;                      // a text's; then another one begins in its place
+  std::optional<double> rate;                       // steps a second of all streams together; absent: a closed loop
+  absl::Duration warm_up = absl::ZeroDuration();    // latency is measured of steps after it
+  absl::Duration duration = absl::Seconds(10);      // after the warm-up
   const service::HiccupControl* control = nullptr;  // not owned, outlives the load; null: no step is undisturbed
 };
 

@@ -235,8 +235,9 @@ struct LatencyClock {
 std::vector<std::pair<LatencyClock, Histogram>> Latencies(const Tally& tally, bool open_loop) {
   std::vector<std::pair<LatencyClock, Histogram>> latencies;
   if (open_loop) {
-    latencies = {{{"from_schedule", "from the moment when a step was due to its answer, waiting for the stream included"},
-                  tally.latency}};
+    latencies = {
+        {{"from_schedule", "from the moment when a step was due to its answer, waiting for the stream included"},
+         tally.latency}};
   } else {
     const uint64_t p50 = tally.latency.Percentile(50);
     latencies = {{{"from_call",
@@ -250,8 +251,9 @@ std::vector<std::pair<LatencyClock, Histogram>> Latencies(const Tally& tally, bo
   }
   if (tally.undisturbed.count() > 0) {
     const std::string all = latencies.front().first.variant;
-    latencies.push_back({{"undisturbed", absl::StrCat("as ", all, ", of the steps during which this machine had no hiccup")},
-                         tally.undisturbed});
+    latencies.push_back(
+        {{"undisturbed", absl::StrCat("as ", all, ", of the steps during which this machine had no hiccup")},
+         tally.undisturbed});
   }
   return latencies;
 }
@@ -266,9 +268,9 @@ bench::Report Results(const Reading& before, const Reading& after, const bench::
   if (options.control != nullptr) {
     const auto measured = static_cast<double>(tally.latency.count());
     report.Add({"steps_disturbed", measured - static_cast<double>(tally.undisturbed.count()), "steps", measured});
-    bench::ReportControl({after.lateness.machine.Since(before.lateness.machine),
-                          after.lateness.threads.Since(before.lateness.threads)},
-                         &report);
+    bench::ReportControl(
+        {after.lateness.machine.Since(before.lateness.machine), after.lateness.threads.Since(before.lateness.threads)},
+        &report);
   }
   const double seconds = Seconds(after.time - before.time);
   const double drawn = static_cast<double>(tally.tokens - before.tally.tokens);

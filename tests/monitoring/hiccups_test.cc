@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 
-
 #include "service/clock.h"
 #include "tests/support/fake_clock.h"
 
@@ -47,7 +46,7 @@ TEST_F(HiccupsTest, SeveralInAStepAddUp) {
 TEST_F(HiccupsTest, CoresThatHaveOneAtOnceCountOnce) {
   hiccups_.Add(At(20), At(30));
   hiccups_.Add(At(10), At(40));
-  hiccups_.Add(At(35), At(39)) ;
+  hiccups_.Add(At(35), At(39));
   EXPECT_EQ(Within(0, 100), 30);
 }
 

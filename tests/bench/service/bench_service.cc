@@ -4,9 +4,10 @@
 //   bench_service [--json FILE] [--steps N]
 //
 // step_N and step_N_p99: latency of one step of N rows (median and 99th percentile), from the call to its return, one
-// step at a time. step_N_p99/undisturbed: the same of steps that overlap no hiccup of the machine; the baseline is
-// likewise. control_machine and control_threads: how late a thread on each core woke that slept meanwhile, by cause. rows_per_second_N: the same steps as a rate; its baseline is the rate at which the raw connection
-// carries the rows. observe_step: cost of metrics for each step; the baseline is a step of one row.
+// step at a time. step_N_p99/undisturbed: its steps and round trips that overlap no hiccup of the machine.
+// control_machine, control_threads: how late a thread on each core woke that slept meanwhile, by cause.
+// rows_per_second_N: the same steps as a rate; its baseline is the rate at which the raw connection carries the rows.
+// observe_step: cost of metrics for each step; the baseline is a step of one row.
 #include <chrono>
 #include <iostream>
 #include <memory>
@@ -120,7 +121,8 @@ int Run(RawSocketPeer* raw) {
     const double step = Percentile(Microseconds(times.step), 50);
     const double floor = Percentile(Microseconds(times.raw), 50);
     report.Add({name, step, "us", floor});
-    report.Add({name + "_p99", Percentile(Microseconds(times.step), 99), "us", Percentile(Microseconds(times.raw), 99)});
+    report.Add(
+        {name + "_p99", Percentile(Microseconds(times.step), 99), "us", Percentile(Microseconds(times.raw), 99)});
     if (control != nullptr) {
       const service::Hiccups& hiccups = control->hiccups().hiccups();
       control->hiccups().AwaitPast(service::SteadyClock().Now());
