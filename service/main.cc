@@ -61,8 +61,8 @@ void LogServing(const Server& server, const std::vector<devices::DeviceDescripti
 
 // Returns null, and says so in the log, where the system denies it.
 std::unique_ptr<service::HiccupControl> StartControl(service::Observer* observer, Log* log) {
-  // Finds each hiccup of more than 11 ms, a sixth of the usual slow step.
-  constexpr absl::Duration kPeriod = absl::Milliseconds(10);
+  // Finds each hiccup of more than 21 ms, a third of a slow step.
+  constexpr absl::Duration kPeriod = absl::Milliseconds(20);
   auto control = service::HiccupControl::Start(kPeriod, [observer](absl::Duration machine, absl::Duration threads) {
     observer->ControlWoken(machine, threads);
   });
