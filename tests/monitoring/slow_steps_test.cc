@@ -76,7 +76,9 @@ TEST_F(SlowStepsTest, HiccupsInAStepAreTheMachines) {
 
 TEST_F(SlowStepsTest, WithoutAControlMachinesPartIsNull) {
   SlowSteps slow(absl::Milliseconds(65), &clock_, nullptr);
-  slow.Add({.arrived = At(0), .ready = At(0), .answered = At(0)});
+  service::NotedStep step;
+  step.arrived = step.ready = step.answered = clock_.Now();
+  slow.Add(step);
   EXPECT_THAT(slow.Json(), HasSubstr(",\"machine\":null}"));
 }
 

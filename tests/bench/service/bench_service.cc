@@ -69,12 +69,14 @@ Times Measure(client::Client* client, const std::vector<std::unique_ptr<client::
     client::Batch batch{v1::DTYPE_BF16, kVocabulary, {}};
     for (size_t row = 0; row < rows; ++row) batch.rows.push_back({sequences[row].get(), pool.row(next + row)});
     const service::SteadyClock clock;
-    Measured step = {.begin = clock.Now()};
+    Measured step;
+    step.begin = clock.Now();
     StepAll(client, batch);
     step.end = clock.Now();
 
     const std::span<const std::byte> bytes(pool.row(next), rows * pool.row_bytes());
-    Measured sent = {.begin = clock.Now()};
+    Measured sent;
+    sent.begin = clock.Now();
     raw->Send({&bytes, 1}, rows * kAnswerBytesPerRow);
     sent.end = clock.Now();
     next += rows;
