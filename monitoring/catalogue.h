@@ -87,6 +87,12 @@ inline constexpr MetricName kCertificateEnd = {
     "sortition_tls_certificate_end_timestamp_seconds",
     "Time at which the certificate in the file of --tls_certificate ends to be valid, in seconds since 1970."};
 
+// The machine.
+inline constexpr MetricName kControlLate = {
+    "sortition_control_late_seconds",
+    "Time by which a thread that sleeps on each core woke too late, by cause: the machine let nothing run, or other "
+    "threads ran or the quota of processor time was used up."};
+
 // The server.
 inline constexpr MetricName kLimit = {"sortition_limit",
                                       "Every limit; those that can be set have a flag of this name."};

@@ -121,6 +121,11 @@ DASHBOARDS = {
         panel("Descriptors", "Open file descriptors; each connection takes one.", "short",
               ("process_open_fds", INSTANCE), ("max(process_max_fds)", "most"),
               ("sortition:descriptors_open:ratio", f"{INSTANCE}, share")),
+        panel("Machine",
+              "99th percentile of the time by which a thread that sleeps on each core woke too late, by cause: the "
+              "machine let nothing run, or other threads ran or the quota of processor time was used up. What is long "
+              "here is long in every step.", "s",
+              (quantile(0.99, "sortition_control_late_seconds", "le, cause"), "{{cause}}")),
         "Transports",
         panel("Bytes received",
               "Bytes of messages received, by transport, and the bytes of logits and masks among them.", "Bps",

@@ -75,6 +75,8 @@ PrometheusObserver::PrometheusObserver(const std::vector<devices::DeviceDescript
       step_latency_(Histograms(*registry_, kStepLatency).Add({}, kSecondsBounds)),
       ready_wait_(Histograms(*registry_, kReadyWait).Add({}, kSecondsBounds)),
       queue_wait_(Histograms(*registry_, kQueueWait).Add({}, kSecondsBounds)),
+      late_by_machine_(Histograms(*registry_, kControlLate).Add({{"cause", "machine"}}, kSecondsBounds)),
+      late_by_threads_(Histograms(*registry_, kControlLate).Add({{"cause", "threads"}}, kSecondsBounds)),
       refused_fields_(Counters(*registry_, kRefusedFields)) {
 #define COUNTER(id, name, label, value, help) \
   counters_.push_back(&Counters(*registry_, {name, help}).Add(LabelsOf(label, value)));
@@ -268,6 +270,11 @@ void PrometheusObserver::MessageSent(service::TransportType transport, uint64_t 
   TransportMetrics& metrics = transports_.at(transport);
   metrics.sent_messages.Increment();
   metrics.sent_bytes.Increment(static_cast<double>(bytes));
+}
+
+void PrometheusObserver::ControlWoken(absl::Duration machine, absl::Duration threads) {
+  late_by_machine_.Observe(absl::ToDoubleSeconds(machine));
+  late_by_threads_.Observe(absl::ToDoubleSeconds(threads));
 }
 
 service::Observer::Totals PrometheusObserver::totals() const {

@@ -49,6 +49,7 @@ class PrometheusObserver final : public service::Observer {
   void ConnectionsEnded(std::string_view excess, uint32_t count) override;
   void MessageReceived(service::TransportType transport, uint64_t bytes) override;
   void MessageSent(service::TransportType transport, uint64_t bytes) override;
+  void ControlWoken(absl::Duration machine, absl::Duration threads) override;
   Totals totals() const override;
 
  private:
@@ -90,6 +91,8 @@ class PrometheusObserver final : public service::Observer {
   prometheus::Histogram& step_latency_;
   prometheus::Histogram& ready_wait_;
   prometheus::Histogram& queue_wait_;
+  prometheus::Histogram& late_by_machine_;
+  prometheus::Histogram& late_by_threads_;
   prometheus::Counter* compact_decided_ = nullptr;
   std::array<prometheus::Counter*, std::tuple_size_v<decltype(service::CompactRowCounts::required)>> compact_required_ =
       {};

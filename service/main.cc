@@ -14,6 +14,7 @@
 #include "monitoring/metrics.h"
 #include "service/clock.h"
 #include "service/engine.h"
+#include "service/hiccups.h"
 #include "service/log/log.h"
 #include "service/log/slow_steps.h"
 #include "service/log/step_traces.h"
@@ -58,6 +59,18 @@ void LogServing(const Server& server, const std::vector<devices::DeviceDescripti
               {"metrics", metrics}});
 }
 
+// Returns null, and says so in the log, where the system denies it.
+std::unique_ptr<service::HiccupControl> StartControl(service::Observer* observer, Log* log) {
+  // Finds each hiccup of more than 21 ms, a third of a slow step.
+  constexpr absl::Duration kPeriod = absl::Milliseconds(20);
+  auto control = service::HiccupControl::Start(kPeriod, [observer](absl::Duration machine, absl::Duration threads) {
+    observer->ControlWoken(machine, threads);
+  });
+  if (control.ok()) return *std::move(control);
+  log->Write(LogLevel::kWarning, "hiccup_control", {{"message", std::string(control.status().message())}});
+  return nullptr;
+}
+
 // Serves until a stop signal. The error says why it cannot serve.
 absl::Status Serve(const Config& config, const Signals& signals, Log* log) {
   const service::SteadyClock clock;
@@ -80,9 +93,11 @@ absl::Status Serve(const Config& config, const Signals& signals, Log* log) {
     if (!started_traces.ok()) return started_traces.status();
     traces = *std::move(started_traces);
   }
+  std::unique_ptr<service::HiccupControl> control;
+  if (config.hiccup_control && !config.metrics_listen.empty()) control = StartControl(&observer, log);
   std::optional<SlowSteps> slow_steps;
   if (config.slow_step > absl::ZeroDuration() && !config.metrics_listen.empty()) {
-    slow_steps.emplace(config.slow_step, &clock);
+    slow_steps.emplace(config.slow_step, &clock, control ? &control->hiccups() : nullptr);
   }
   LoggedEvents event_log(log, traces.get(), slow_steps ? &*slow_steps : nullptr);
   std::unique_ptr<service::ReceiptBook> receipts;

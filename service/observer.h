@@ -91,6 +91,8 @@ class Observer {
   // A message of `bytes` was received or sent over a stream. The bytes of gRPC's framing and of TLS do not count.
   virtual void MessageReceived(TransportType transport, uint64_t bytes) = 0;
   virtual void MessageSent(TransportType transport, uint64_t bytes) = 0;
+  // The control of a core (hiccups.h) woke up late by these two times.
+  virtual void ControlWoken(absl::Duration machine, absl::Duration threads) = 0;
 
   virtual Totals totals() const = 0;
 };
@@ -116,6 +118,7 @@ class NullObserver : public Observer {
   void ConnectionsEnded(std::string_view, uint32_t) override {}
   void MessageReceived(TransportType, uint64_t) override {}
   void MessageSent(TransportType, uint64_t) override {}
+  void ControlWoken(absl::Duration, absl::Duration) override {}
   Totals totals() const override { return {}; }
 };
 

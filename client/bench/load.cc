@@ -4,6 +4,7 @@
 #include <sys/prctl.h>
 
 #include <algorithm>
+#include <deque>
 #include <thread>
 #include <utility>
 #include <variant>
@@ -34,6 +35,11 @@ Load::Clock::duration Chrono(absl::Duration time) {
   return std::chrono::duration_cast<Load::Clock::duration>(absl::ToChronoNanoseconds(time));
 }
 
+// Returns the time of a service::SteadyClock.
+absl::Time Steady(Load::Clock::time_point time) {
+  return absl::UnixEpoch() + absl::FromChrono(time.time_since_epoch());
+}
+
 }  // namespace
 
 uint64_t Tally::refused_rows() const {
@@ -51,6 +57,7 @@ void Tally::Merge(const Tally& other) {
   unsent += other.unsent;
   if (first_refusal.empty()) first_refusal = other.first_refusal;
   latency.Merge(other.latency);
+  undisturbed.Merge(other.undisturbed);
 }
 
 // One client, its texts and its thread.
@@ -105,6 +112,11 @@ class Load::Stream {
   client::TransportInUse transport() const { return client_->transport_in_use(); }
 
  private:
+  struct Measured {
+    Clock::time_point busy_since;  // the begin of the first of the steps that waited for each other
+    Clock::time_point begin;
+    Clock::time_point end;
+  };
   struct Text {
     std::unique_ptr<client::Sequence> sequence;
     uint32_t begun_at = 0;  // its first position
@@ -136,15 +148,41 @@ class Load::Stream {
       const absl::Duration pause = Step(step, options_.rate ? std::optional(due) : std::nullopt);
       due = options_.rate ? due + interval : Clock::now() + Chrono(pause);
     }
+    {
+      const absl::MutexLock lock(&mutex_);
+      if (options_.rate) CountUnsent(due, interval);
+    }
+    if (options_.control != nullptr) options_.control->AwaitPast(Steady(Clock::now()));
     const absl::MutexLock lock(&mutex_);
-    if (options_.rate) CountUnsent(due, interval);
+    Judge();
     done_ = true;
+  }
+
+  // Adds the latency of a step.
+  void AddLatency(Clock::time_point begin, Clock::time_point end) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (begin >= busy_until_) busy_since_ = begin;
+    busy_until_ = end;
+    if (begin < measured_from_) return;
+    tally_.latency.Add(Nanoseconds(end - begin));
+    if (options_.control != nullptr) unjudged_.push_back({busy_since_, begin, end});
+  }
+
+  // Judges the steps of which the control knows all hiccups.
+  void Judge() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (unjudged_.empty()) return;
+    const service::HiccupControl& control = *options_.control;
+    for (const absl::Time past = control.past(); !unjudged_.empty(); unjudged_.pop_front()) {
+      const Measured& step = unjudged_.front();
+      if (Steady(step.end) >= past) return;
+      if (control.hiccups().Within(Steady(step.busy_since), Steady(step.end)) > absl::ZeroDuration()) continue;
+      tally_.undisturbed.Add(Nanoseconds(step.end - step.begin));
+    }
   }
 
   void CountUnsent(Clock::time_point due, Clock::duration interval) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     for (const Clock::time_point now = Clock::now(); due < end_; due += interval) {
       ++tally_.unsent;
-      if (due >= measured_from_) tally_.latency.Add(Nanoseconds(now - due));
+      AddLatency(due, now);
     }
   }
 
@@ -179,6 +217,9 @@ class Load::Stream {
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   bool done_ ABSL_GUARDED_BY(mutex_) = false;
   Tally tally_ ABSL_GUARDED_BY(mutex_);
+  Clock::time_point busy_since_ ABSL_GUARDED_BY(mutex_);
+  Clock::time_point busy_until_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Measured> unjudged_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;
 };
 
@@ -218,8 +259,8 @@ absl::Duration Load::Stream::Step(uint64_t step, std::optional<Clock::time_point
     Count((*results)[i], *batch.rows[i].sequence, before[i]);
     if (const auto* error = std::get_if<client::RowError>(&(*results)[i])) pause = std::max(pause, error->retry_after);
   }
-  const Clock::time_point begun = due.value_or(called);
-  if (begun >= measured_from_) tally_.latency.Add(Nanoseconds(answered - begun));
+  AddLatency(due.value_or(called), answered);
+  Judge();
   return pause;
 }
 

@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "client/bench/histogram.h"
 #include "client/bench/logits.h"
+#include "service/hiccups.h"
 #include "sortition/client.h"
 
 namespace sortition::bench {
@@ -25,11 +26,12 @@ struct LoadOptions {
   client::SequenceOptions text;
   v1::DType dtype = v1::DTYPE_BF16;
   uint32_t streams = 1;
-  uint32_t step_rows = 1;                         // texts of a stream, with one row each in every step
-  uint32_t text_tokens = 1000;                    // a text's; then another one begins in its place
-  std::optional<double> rate;                     // steps a second of all streams together; absent: a closed loop
-  absl::Duration warm_up = absl::ZeroDuration();  // latency is measured of steps after it
-  absl::Duration duration = absl::Seconds(10);    // after the warm-up
+  uint32_t step_rows = 1;                           // texts of a stream, with one row each in every step
+  uint32_t text_tokens = 1000;                      // a text's; then another one begins in its place
+  std::optional<double> rate;                       // steps a second of all streams together; absent: a closed loop
+  absl::Duration warm_up = absl::ZeroDuration();    // latency is measured of steps after it
+  absl::Duration duration = absl::Seconds(10);      // after the warm-up
+  const service::HiccupControl* control = nullptr;  // not owned, outlives the load; null: no step is undisturbed
 };
 
 // The counts of a load since its start. Rows in flight are sent, and not yet drawn, refused or lost.
@@ -45,6 +47,9 @@ struct Tally {
   // Holds steps after the warm-up. In a closed loop a time begins with the call of the step. In an open loop it begins
   // when the step is due, even if the stream is busy then. An unsent step has waited until the end.
   Histogram latency;
+  // Holds those that overlap no hiccup, and did not wait for their stream behind one that does. Steps of the last few
+  // milliseconds are missing until the load is over.
+  Histogram undisturbed;
 
   uint64_t refused_rows() const;
   uint64_t in_flight() const { return rows - tokens - refused_rows() - lost; }

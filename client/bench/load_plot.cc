@@ -17,7 +17,7 @@ constexpr double kLeft = 80;
 constexpr double kWidth = 700;
 constexpr double kHeight = 180;
 constexpr double kGap = 70;
-constexpr const char* kColours[] = {"#4878a8", "#c07030"};
+constexpr const char* kColours[] = {"#4878a8", "#c07030", "#508050"};
 
 using Points = std::vector<std::pair<double, double>>;
 

@@ -6,9 +6,11 @@
 #include <cstdio>
 #include <fstream>
 #include <iostream>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/bench/histogram.h"
 
 namespace sortition::bench {
 namespace {
@@ -53,6 +55,19 @@ std::string Report::Table() const {
     table += '\n';
   }
   return table;
+}
+
+void AddPercentiles(const std::string& name, const std::string& variant, const Histogram& times,
+                    const Histogram* baseline, Report* report) {
+  if (times.count() == 0) return;
+  for (const auto& [suffix, percent] : {std::pair("_p50", 50.0), std::pair("_p90", 90.0), std::pair("_p99", 99.0),
+                                        std::pair("_p99_9", 99.9), std::pair("_max", 100.0)}) {
+    const auto microseconds = [percent = percent](const Histogram& histogram) {
+      return static_cast<double>(histogram.Percentile(percent)) / 1e3;
+    };
+    report->Add({absl::StrCat(name, suffix, variant.empty() ? "" : "/", variant), microseconds(times), "us",
+                 baseline == nullptr ? std::nullopt : std::optional(microseconds(*baseline))});
+  }
 }
 
 bool WriteFile(const std::string& name, const std::string& content) {

@@ -41,6 +41,13 @@ class Report {
   std::vector<Result> results_;
 };
 
+class Histogram;
+
+// Adds the results NAME_p50, _p90, _p99, _p99_9 and _max, in microseconds, with "/" and the variant unless it is empty.
+// Their baselines are those of `baseline`, which may be null. Adds none if the histogram has no time.
+void AddPercentiles(const std::string& name, const std::string& variant, const Histogram& times,
+                    const Histogram* baseline, Report* report);
+
 // Writes a file, unless its name is empty. Returns false if it could not, which it says on standard error.
 bool WriteFile(const std::string& name, const std::string& content);
 

@@ -15,6 +15,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/bench/control.h"
 #include "client/bench/load.h"
 #include "client/bench/load_plot.h"
 #include "client/bench/metrics_page.h"
@@ -140,6 +141,7 @@ struct Reading {
   double bytes_in = 0;
   double bytes_out = 0;
   std::map<std::string, double> refusals;  // the server's, by reason
+  bench::Control::Lateness lateness;       // empty without a control
 };
 
 absl::Status ReadServer(Reading* reading) {
@@ -159,7 +161,7 @@ absl::Status ReadServer(Reading* reading) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Reading> Read(const Load& load) {
+absl::StatusOr<Reading> Read(const Load& load, const bench::Control* control) {
   Reading reading;
   if (absl::Status status = ReadServer(&reading); !status.ok()) return status;
   timespec cpu;
@@ -167,6 +169,7 @@ absl::StatusOr<Reading> Read(const Load& load) {
   reading.client_cpu = static_cast<double>(cpu.tv_sec) * 1e6 + static_cast<double>(cpu.tv_nsec) / 1e3;
   reading.time = Load::Clock::now();
   reading.tally = load.Read();
+  if (control != nullptr) reading.lateness = control->Read();
   return reading;
 }
 
@@ -229,31 +232,45 @@ struct LatencyClock {
   std::string text;
 };
 
-std::vector<std::pair<LatencyClock, Histogram>> Latencies(const Histogram& latency, bool open_loop) {
+std::vector<std::pair<LatencyClock, Histogram>> Latencies(const Tally& tally, bool open_loop) {
+  std::vector<std::pair<LatencyClock, Histogram>> latencies;
   if (open_loop) {
-    return {{{"from_schedule", "from the moment when a step was due to its answer, waiting for the stream included"},
-             latency}};
+    latencies = {
+        {{"from_schedule", "from the moment when a step was due to its answer, waiting for the stream included"},
+         tally.latency}};
+  } else {
+    const uint64_t p50 = tally.latency.Percentile(50);
+    latencies = {{{"from_call",
+                   "from the call of a step to its answer; a stalled server is sent fewer steps, so it looks "
+                   "better than it is"},
+                  tally.latency},
+                 {{"corrected", absl::StrFormat("as from_call, with the steps added that a call every %.3f ms (p50) "
+                                                "would have had waiting during longer ones",
+                                                Milliseconds(p50))},
+                  tally.latency.Corrected(p50)}};
   }
-  const uint64_t p50 = latency.Percentile(50);
-  return {{{"from_call",
-            "from the call of a step to its answer; a stalled server is sent fewer steps, so it looks "
-            "better than it is"},
-           latency},
-          {{"corrected", absl::StrFormat("as from_call, with the steps added that a call every %.3f ms (p50) "
-                                         "would have had waiting during longer ones",
-                                         Milliseconds(p50))},
-           latency.Corrected(p50)}};
+  if (tally.undisturbed.count() > 0) {
+    const std::string all = latencies.front().first.variant;
+    latencies.push_back(
+        {{"undisturbed", absl::StrCat("as ", all, ", of the steps during which this machine had no hiccup")},
+         tally.undisturbed});
+  }
+  return latencies;
 }
 
 bench::Report Results(const Reading& before, const Reading& after, const bench::LoadOptions& options) {
   bench::Report report("load", bench::MachineName());
   const Tally& tally = after.tally;
-  for (const auto& [clock, latency] : Latencies(tally.latency, options.rate.has_value())) {
-    for (const auto& [name, percent] : {std::pair("p50", 50.0), std::pair("p90", 90.0), std::pair("p99", 99.0),
-                                        std::pair("p99_9", 99.9), std::pair("max", 100.0)}) {
-      report.Add({absl::StrCat("latency_", name, "/", clock.variant),
-                  static_cast<double>(latency.Percentile(percent)) / 1e3, "us", std::nullopt});
-    }
+  for (const auto& [clock, latency] : Latencies(tally, options.rate.has_value())) {
+    const bool is_part = clock.variant == "undisturbed";
+    bench::AddPercentiles("latency", clock.variant, latency, is_part ? &tally.latency : nullptr, &report);
+  }
+  if (options.control != nullptr) {
+    const auto measured = static_cast<double>(tally.latency.count());
+    report.Add({"steps_disturbed", measured - static_cast<double>(tally.undisturbed.count()), "steps", measured});
+    bench::ReportControl(
+        {after.lateness.machine.Since(before.lateness.machine), after.lateness.threads.Since(before.lateness.threads)},
+        &report);
   }
   const double seconds = Seconds(after.time - before.time);
   const double drawn = static_cast<double>(tally.tokens - before.tally.tokens);
@@ -308,7 +325,7 @@ Outcome Publish(const bench::LoadOptions& options, const bench::Report& report, 
                 const std::string& json_file) {
   std::printf("%s\n", title.c_str());
   std::vector<bench::LatencyCurve> curves;
-  for (auto& [clock, latency] : Latencies(tally.latency, options.rate.has_value())) {
+  for (auto& [clock, latency] : Latencies(tally, options.rate.has_value())) {
     std::printf("latency/%s is measured %s\n", clock.variant.c_str(), clock.text.c_str());
     curves.push_back({clock.variant, latency});
   }
@@ -332,8 +349,10 @@ Outcome Publish(const bench::LoadOptions& options, const bench::Report& report, 
 
 Outcome Bench(const std::vector<std::string>& arguments) {
   if (absl::Status status = CheckFlags(arguments); !status.ok()) return Fail(status);
-  const auto options = Options();
+  auto options = Options();
   if (!options.ok()) return Fail(options.status());
+  const auto control = bench::Control::Start();
+  if (control != nullptr) options->control = &control->hiccups();
   Reading trial;
   if (absl::Status status = ReadServer(&trial); !status.ok()) return Fail(status);
   TakeInterrupts();
@@ -342,18 +361,18 @@ Outcome Bench(const std::vector<std::string>& arguments) {
   Progress progress(**load);
   WaitUntil((*load)->measured_from(), load->get(), &progress);
   if (options->warm_up > absl::ZeroDuration()) progress.Line(/*warm_up=*/true);
-  auto before = Read(**load);
+  auto before = Read(**load, control.get());
   if (!before.ok()) return Fail(before.status());
   WaitUntil(Load::Clock::time_point::max(), load->get(), &progress);
   (*load)->Stop();
   const bool over = (*load)->Wait(interrupted.load() ? kStopWait : absl::InfiniteDuration());
   progress.Line(/*warm_up=*/false);
-  auto after = Read(**load);
+  auto after = Read(**load, control.get());
   if (!after.ok()) {
     // A server that is gone has no metrics, but the load has its own counts.
     std::fprintf(stderr, "sortitionctl: %s\n", std::string(after.status().message()).c_str());
     absl::SetFlag(&FLAGS_metrics, "");
-    after = Read(**load);
+    after = Read(**load, control.get());
   }
   const bench::Report report = Results(*before, *after, *options);
   const Outcome outcome = Publish(*options, report, after->tally, TitleOf(*options, (*load)->transport()),

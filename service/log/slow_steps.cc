@@ -60,6 +60,7 @@ StepParts PartsOf(const service::NotedStep& step) {
 
 void SlowSteps::Add(const service::NotedStep& noted) {
   Step step;
+  step.ready = noted.ready;
   step.answered = noted.answered;
   step.parts = PartsOf(noted);
   step.slowness = std::max(noted.latency(), step.parts.wire);
@@ -134,6 +135,12 @@ std::string SlowSteps::Json() const {
     AppendSeconds("device", step.parts.device, &out);
     AppendSeconds("answer", step.parts.answer, &out);
     AppendSeconds("wire", step.parts.wire, &out);
+    if (hiccups_ == nullptr) {
+      out.append(",\"machine\":null");
+    } else {
+      // A hiccup may end after the step, so steps are judged when they are read.
+      AppendSeconds("machine", hiccups_->Within(step.ready, step.answered), &out);
+    }
     out.push_back('}');
   }
   out.append("]}\n");

@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "service/clock.h"
 #include "service/event_log.h"
+#include "service/hiccups.h"
 
 namespace sortition::server {
 
@@ -35,18 +36,22 @@ class SlowSteps {
   enum class Cause : uint8_t { kQueue, kDevice, kAnswer, kWire };
   static constexpr const char* kCauseNames[] = {"queue", "device", "answer", "wire"};
 
-  // `slow` is for readers: Add takes any step. `clock` is the steps' clock; not owned, outlives this.
-  SlowSteps(absl::Duration slow, const service::Clock* clock) : slow_(slow), clock_(*clock) {}
+  // `slow` is for readers: Add takes any step. `clock` is the steps' clock, and of `hiccups`, which may be null. They
+  // are not owned and outlive this.
+  SlowSteps(absl::Duration slow, const service::Clock* clock, const service::Hiccups* hiccups)
+      : slow_(slow), clock_(*clock), hiccups_(hiccups) {}
 
   // Counts the step by its cause, the largest part, and keeps it if it is among the slowest of its minute.
   void Add(const service::NotedStep& step);
 
-  // Returns a JSON object for the page: "slow_seconds", "minutes", "counts" by cause, and "steps", slowest first.
+  // Returns a JSON object for the page: "slow_seconds", "minutes", "counts" by cause, and "steps", slowest first. A
+  // step's "machine" is how much of it lay in hiccups; null if there is no control.
   // Clients' names are escaped (json_text.h).
   std::string Json() const;
 
  private:
   struct Step {
+    absl::Time ready;
     absl::Time answered;
     absl::Duration slowness;  // the order of steps
     Cause cause = Cause::kAnswer;
@@ -70,6 +75,7 @@ class SlowSteps {
 
   const absl::Duration slow_;
   const service::Clock& clock_;
+  const service::Hiccups* const hiccups_;
   mutable absl::Mutex mutex_;
   std::array<Minute, kMinutes> minutes_ ABSL_GUARDED_BY(mutex_);  // by number modulo kMinutes
 };

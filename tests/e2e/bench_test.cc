@@ -96,6 +96,7 @@ TEST_F(BenchTest, OpenLoopMeasuresFromTheSchedule) {
   // Some 200 of 400 steps were due meanwhile, which waited a second in the mean.
   EXPECT_GT(ValueOf(results, "latency_p90/from_schedule"), 400000);
   EXPECT_GT(ValueOf(results, "latency_max/from_schedule"), 900000);
+  EXPECT_LT(ValueOf(results, "control_machine_max"), 900000);  // the server stood still, not the machine
   EXPECT_THAT(results, HasSubstr("\"name\": \"steps_per_second\""));
   EXPECT_THAT(results, HasSubstr("\"baseline\": 100"));
 }
@@ -113,6 +114,26 @@ TEST_F(BenchTest, StallShowsInCorrectedLatency) {
   const std::string results = ReadFile(json);
   EXPECT_GT(ValueOf(results, "latency_p90/corrected"), 300000);
   EXPECT_LT(ValueOf(results, "latency_p90/from_call"), 300000);  // one step of all was slow
+}
+
+// The load's own process stands still, which to the load looks like a slow server.
+TEST_F(BenchTest, HiccupOfItsMachineIsToldApart) {
+  const auto server = StartServer();
+  const std::string json = PathOf("json");
+  const auto bench =
+      StartProgram(SORTITIONCTL, Flags(*server, {"--rate=100", "--warm_up=0s", "--duration=4s", "--json", json}));
+  AwaitTokens(*server);
+  bench->Signal(SIGSTOP);
+  absl::SleepFor(absl::Seconds(1));
+  bench->Signal(SIGCONT);
+  const auto code = bench->Wait(kLongestWait);
+  ASSERT_TRUE(code.ok() && *code == 0) << OutputOf();
+  const std::string results = ReadFile(json);
+  EXPECT_GT(ValueOf(results, "latency_max/from_schedule"), 800000);
+  EXPECT_GT(ValueOf(results, "control_machine_max"), 800000);
+  EXPECT_GT(ValueOf(results, "steps_disturbed"), 80);  // 100 a second were due
+  EXPECT_GT(ValueOf(results, "latency_p50/undisturbed"), 0);
+  EXPECT_LT(ValueOf(results, "latency_max/undisturbed"), 800000);
 }
 
 TEST_F(BenchTest, StepsThatCouldNotBeSentAreCounted) {

@@ -101,6 +101,13 @@ TEST_F(MetricsTest, StreamsAndMessagesCountByTransport) {
   EXPECT_THAT(text, HasSubstr("\nsortition_sent_bytes_total{transport=\"tcp\"} 24\n"));
 }
 
+TEST_F(MetricsTest, LatenessOfTheControlByCause) {
+  observer_.ControlWoken(absl::Milliseconds(250), absl::Milliseconds(125));
+  const std::string text = Text();
+  EXPECT_THAT(text, HasSubstr("\nsortition_control_late_seconds_sum{cause=\"machine\"} 0.25\n"));
+  EXPECT_THAT(text, HasSubstr("\nsortition_control_late_seconds_sum{cause=\"threads\"} 0.125\n"));
+}
+
 // Returns the line of a series in the text.
 std::string Line(std::string name, const std::string& label, const std::string& value, int count) {
   if (!label.empty()) name += "{" + label + "=\"" + value + "\"}";

@@ -38,7 +38,8 @@ class SlowStepsTest : public ::testing::Test {
 
   testing::FakeClock clock_;
   const absl::Time start_ = clock_.Now();
-  SlowSteps slow_{absl::Milliseconds(65), &clock_};
+  service::Hiccups hiccups_;
+  SlowSteps slow_{absl::Milliseconds(65), &clock_, &hiccups_};
 };
 
 TEST_F(SlowStepsTest, PartsOfOverlappingRunsAddUp) {
@@ -64,6 +65,21 @@ TEST_F(SlowStepsTest, LargestPartIsTheCause) {
   Add(10, 80);
   Add(10, 20, "w", absl::Milliseconds(90));
   EXPECT_THAT(slow_.Json(), HasSubstr("{\"queue\":1,\"device\":1,\"answer\":0,\"wire\":1}"));
+}
+
+TEST_F(SlowStepsTest, HiccupsInAStepAreTheMachines) {
+  Add(60, 30);
+  hiccups_.Add(At(-70), At(-40));
+  hiccups_.Add(At(-10), At(50));
+  EXPECT_THAT(slow_.Json(), HasSubstr(",\"machine\":0.04}")) << "30 ms, and 10 of the other's 60";
+}
+
+TEST_F(SlowStepsTest, WithoutAControlMachinesPartIsNull) {
+  SlowSteps slow(absl::Milliseconds(65), &clock_, nullptr);
+  service::NotedStep step;
+  step.arrived = step.ready = step.answered = clock_.Now();
+  slow.Add(step);
+  EXPECT_THAT(slow.Json(), HasSubstr(",\"machine\":null}"));
 }
 
 TEST_F(SlowStepsTest, SlowestOfAMinuteStayAndAllCount) {

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -158,6 +159,42 @@ class SlowStepsTest(unittest.TestCase):
             self.assertEqual(step["devices"], "cpu0")
             self.assertGreater(step["queue"] + step["device"] + step["answer"], 0)
 
+    def test_a_step_of_a_stopped_process_names_the_machine(self):
+        with Sortitiond(binary(), *Sortitiond.LOOPBACK, "--slow_step=200ms") as server:
+            target = f"--server={server.serving['listen']}"
+            with subprocess.Popen([CTL, "bench", target, "--rows=full", "--step_rows=32", "--duration=1h"],
+                                  env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as worker:
+                try:
+                    while "sortition_tokens_total 0" in server.metrics():
+                        pass
+                    steps = []
+                    while not steps:  # until one was in flight when the server was stopped
+                        server.send_signal(signal.SIGSTOP)
+                        # Ends when the server has not answered for this long.
+                        subprocess.run([CTL, "health", target, "--timeout=300ms"], env=ENVIRONMENT,
+                                       capture_output=True, check=False)
+                        server.send_signal(signal.SIGCONT)
+                        with urllib.request.urlopen(f"http://{server.serving['metrics']}/slow", timeout=20) as response:
+                            steps = [step for step in json.load(response)["steps"] if step["machine"] > 0.2]
+                    with Browser() as browser:
+                        session = browser.open(f"http://{server.serving['metrics']}/")
+                        browser.evaluate(session, AWAIT_SLOW)
+                        shown = browser.evaluate(session, "document.querySelector('#slow tbody').textContent")
+                finally:
+                    worker.kill()
+            self.assertRegex(server.metrics(),
+                             r'sortition_control_late_seconds_bucket\{cause="machine",le="[\d.]+"\} [1-9]')
+        self.assertRegex(shown, r"machine \d+ ms")
+
+    def test_without_a_control_no_step_names_the_machine(self):
+        with Sortitiond(binary(), *Sortitiond.LOOPBACK, "--slow_step=1us", "--hiccup_control=false") as server:
+            subprocess.run([CTL, "bench", f"--server={server.serving['listen']}", "--warm_up=0s", "--duration=100ms"],
+                           env=ENVIRONMENT, stdout=subprocess.DEVNULL, check=True)
+            with urllib.request.urlopen(f"http://{server.serving['metrics']}/slow", timeout=20) as response:
+                steps = json.load(response)["steps"]
+            self.assertEqual({step["machine"] for step in steps}, {None})
+            self.assertIn('sortition_control_late_seconds_count{cause="machine"} 0', server.metrics())
+
     def test_off_the_section_is_not_there(self):
         with Sortitiond(binary(), *Sortitiond.LOOPBACK, "--slow_step=0") as server, Browser() as browser:
             with self.assertRaises(urllib.error.HTTPError) as raised:
@@ -183,7 +220,7 @@ class HostileTest(unittest.TestCase):
         metrics = re.sub(r'hardware="[^"]*"', lambda _: f'hardware="{label}"', metrics)
         step = {"cause": cls.NAME, "worker_session": cls.NAME * 8, "devices": cls.NAME, "trace_id": cls.NAME,
                 "batch_id": "1", "rows": 1, "refused_rows": 1, "bytes": 9e15, "ago": 1, "logits": 0, "queue": 1,
-                "device": 0, "answer": 0, "wire": 0}
+                "device": 0, "answer": 0, "wire": 0, "machine": 1}
         slow = {"slow_seconds": 0.065, "minutes": 10, "steps": [step] * 20,
                 "counts": {"queue": 10**15, "device": 0, "answer": 0, "wire": 0}}
         answers = {"/": ("text/html", page), "/metrics": ("text/plain", metrics.encode()),

@@ -28,6 +28,9 @@
 // guard_KIND_1m, guard_KIND_narrow: microseconds of eight rows of 1 MB, and of a step of one row of 64 floats, within
 // the stream; the baseline is a server whose guard of HTTP/2 is off. guard_KIND_narrow_cpu: the server's processor time
 // for all steps of the latter.
+//
+// control_machine, control_threads: how late a thread on each core woke that slept meanwhile, by cause. Where the first
+// is long at p50, the machine has no medians to measure.
 #include <unistd.h>
 
 #include <cstring>
@@ -42,6 +45,7 @@
 #include "absl/flags/parse.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "client/bench/control.h"
 #include "client/bench/logits.h"
 #include "client/cpp/transport/memory_link.h"
 #include "devices/cpu/cpu_device.h"
@@ -125,8 +129,9 @@ class RingControl {
 
 class WireBench {
  public:
-  WireBench(ProtobufPeer* protobuf, RawSocketPeer* tcp, RawSocketPeer* uds, FutexPeer* futex)
-      : protobuf_(*protobuf), tcp_(*tcp), uds_(*uds), futex_(*futex) {
+  WireBench(ProtobufPeer* protobuf, RawSocketPeer* tcp, RawSocketPeer* uds, FutexPeer* futex,
+            const bench::Control* control)
+      : control_(control), protobuf_(*protobuf), tcp_(*tcp), uds_(*uds), futex_(*futex) {
     const auto temporary = std::filesystem::temp_directory_path();
     const std::string unix_target = absl::StrCat("unix:", (temporary / absl::StrCat("wire_", getpid())).string());
     unix_target_ = unix_target;
@@ -143,6 +148,7 @@ class WireBench {
       if (part == "ranks") MeasureRanks(unix_target_, absl::GetFlag(FLAGS_rounds) * 16, &report_);
       if (part == "guard") Guard();
     }
+    if (control_ != nullptr) ReportControl(control_->Read(), &report_);
     return Publish(report_);
   }
 
@@ -379,6 +385,7 @@ class WireBench {
     }
   }
 
+  const bench::Control* const control_;  // null if there is none
   ProtobufPeer& protobuf_;
   RawSocketPeer& tcp_;
   RawSocketPeer& uds_;
@@ -396,8 +403,9 @@ int Main() {
   RawSocketPeer tcp(RawSocketPeer::Kind::kTcp, server_core);
   RawSocketPeer uds(RawSocketPeer::Kind::kUnix, server_core);
   FutexPeer futex(server_core);
+  const auto control = Control::Start();  // on all cores, before this thread has one
   RunOnCore(absl::GetFlag(FLAGS_client_core));
-  return WireBench(&protobuf, &tcp, &uds, &futex).Run();
+  return WireBench(&protobuf, &tcp, &uds, &futex, control.get()).Run();
 }
 
 }  // namespace
