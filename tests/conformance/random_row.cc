@@ -62,9 +62,9 @@ void RandomRow::Store(uint32_t id, float logit) {
 float RandomRow::Logit(int shape) {
   // A sum of four uniforms is normal enough, and the same with every library.
   const uint64_t word = random_();
-  float normal = -131070.0f;
-  for (int part = 0; part < 4; ++part) normal += float(word >> (16 * part) & 0xffff);
-  normal /= 37837.0f;
+  int sum = -131070;
+  for (int part = 0; part < 4; ++part) sum += int(word >> (16 * part) & 0xffff);
+  const float normal = float(sum) / 37837.0f;
   switch (shape) {
     case kPeaked:
       return OneIn(200) ? 12 + 3 * normal : 2.5f * normal;
@@ -188,10 +188,18 @@ void RandomRow::MakeOptions(OptionsKind which) {
 }
 
 std::vector<uint32_t> RandomRow::Tokens(uint32_t count) {
-  std::vector<uint32_t> tokens(count);
-  for (uint32_t& token : tokens) token = Below(request_.live_vocabulary);
-  std::sort(tokens.begin(), tokens.end());
-  tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
+  // Sorting them takes longer than the rest of a row.
+  std::vector<uint64_t> words((request_.live_vocabulary + 63) / 64);
+  for (; count > 0; --count) {
+    const uint32_t token = Below(request_.live_vocabulary);
+    words[token / 64] |= uint64_t{1} << (token % 64);
+  }
+  std::vector<uint32_t> tokens;
+  for (size_t i = 0; i < words.size(); ++i) {
+    for (uint64_t word = words[i]; word != 0; word &= word - 1) {
+      tokens.push_back(uint32_t(64 * i) + uint32_t(std::countr_zero(word)));
+    }
+  }
   return tokens;
 }
 
@@ -259,14 +267,26 @@ void RandomRow::AskForMore() {
   request_.given = Below(request_.live_vocabulary);
   if (OneIn(2)) {
     // A draft that the target may well accept: the leading token, or the one that the row would draw.
-    RowRequest plain = request_;
-    plain.task = RowTask::kDraw;
-    const RowOutput answer = law::SampleRowReference(plain);
-    if (answer.error == RowFault::kNone) request_.given = answer.token;
+    request_.given = DrawnAt(request_.noise.position).value_or(request_.given);
   }
   if (OneIn(2)) request_.likely = OneIn(2) ? Below(request_.live_vocabulary) : request_.given;
   if (request_.task == RowTask::kVerify) MakeDraft();
   absl::StrAppend(&description_, " task ", int(request_.task), " given ", request_.given);
+}
+
+std::optional<uint32_t> RandomRow::DrawnAt(uint32_t position) const {
+  // What else a row asks for does not change its token.
+  RowParameters parameters = parameters_;
+  parameters.raw_logprob = parameters.processed_logprob = parameters.tempered_logprob = false;
+  parameters.raw_top = parameters.processed_top = parameters.tempered_top = 0;
+  parameters.entropy = parameters.kept_tokens = parameters.kept_log_mass = false;
+  RowRequest plain = request_;
+  plain.parameters = &parameters;
+  plain.task = RowTask::kDraw;
+  plain.requested = {};
+  plain.noise.position = position;
+  const RowOutput answer = law::SampleRowReference(plain);
+  return answer.error == RowFault::kNone ? std::optional(answer.token) : std::nullopt;
 }
 
 void RandomRow::AskForRecord() {
@@ -294,14 +314,7 @@ void RandomRow::AskForRounds() {
   // Any that the drafter may draw, and of a dense row seldom another. The target's own draw of other noise is likely.
   for (uint32_t n = 1 + Below(OneIn(4) ? 12 : 3); n > 0; --n) {
     uint32_t rival = Below(request_.live_vocabulary);
-    if (OneIn(2)) {
-      RowRequest plain = request_;
-      plain.task = RowTask::kDraw;
-      plain.rivals = {};
-      plain.noise.position += n;
-      const RowOutput answer = law::SampleRowReference(plain);
-      if (answer.error == RowFault::kNone) rival = answer.token;
-    }
+    if (OneIn(2)) rival = DrawnAt(request_.noise.position + n).value_or(rival);
     const bool is_listed = !sparse_draft_tokens_.empty();
     const bool is_known = (law::DraftBits(request_, rival) & 0x7fffffffu) != 0;
     if (is_listed && !is_known) rival = sparse_draft_tokens_[Below(uint32_t(sparse_draft_tokens_.size()))];

@@ -3,13 +3,14 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <random>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "kernels/law/parameters.h"
 #include "kernels/row.h"
+#include "tests/conformance/random_words.h"
 
 namespace sortition::kernels {
 
@@ -65,10 +66,12 @@ class RandomRow {
   void Store(uint32_t id, float logit);
   uint32_t Below(uint32_t end) { return uint32_t(random_() % end); }
   bool OneIn(uint32_t n) { return Below(n) == 0; }
+  // The token that the row would draw there; nothing if it is refused.
+  std::optional<uint32_t> DrawnAt(uint32_t position) const;
   // Distinct ids, ascending.
   std::vector<uint32_t> Tokens(uint32_t count);
 
-  std::mt19937_64 random_;
+  RandomWords random_;
   uint32_t vocabulary_;
   DType dtype_;
   std::vector<std::byte> tensor_;
