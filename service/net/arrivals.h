@@ -16,8 +16,8 @@
 
 namespace sortition::server {
 
-// Thread-safe; never blocks for long. Without a call that reads, a connection's bytes are nobody's: gRPC holds no more
-// of them than the window of each stream.
+// Thread-safe; never blocks for long. Without a call that reads, a connection's bytes count for no client: gRPC holds
+// no more of them than the window of each stream.
 class Arrivals {
  public:
   static constexpr uint64_t kShortBytes = 256 << 10;

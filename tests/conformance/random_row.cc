@@ -275,7 +275,7 @@ void RandomRow::AskForMore() {
 }
 
 std::optional<uint32_t> RandomRow::DrawnAt(uint32_t position) const {
-  // What else a row asks for does not change its token.
+  // A row's other wishes do not change its token.
   RowParameters parameters = parameters_;
   parameters.raw_logprob = parameters.processed_logprob = parameters.tempered_logprob = false;
   parameters.raw_top = parameters.processed_top = parameters.tempered_top = 0;

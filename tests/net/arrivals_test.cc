@@ -177,7 +177,7 @@ TEST_P(GivenUpTest, CallsAreRefusedByName) {
   })) << ended();
   EXPECT_NE(client.headers().find("client_received_bytes 8388608"), std::string::npos);
   EXPECT_TRUE(Eventually([&] { return server.server().streams() == 0; }));
-  // The connection goes on, with messages as long as before.
+  // The connection serves the next call.
   client.Call(2 * kCalls + 1, GetParam());
   client.SendMessage(2 * kCalls + 1, "\xff");
   client.HalfClose(2 * kCalls + 1);

@@ -127,7 +127,7 @@ TEST(FrameMeterTest, FinishedMessagesCountNoMore) {
   }
 }
 
-// Two messages, the second of which ends in the middle, whatever pieces they come in.
+// Sends two messages in pieces of several sizes. The second has no end.
 TEST(FrameMeterTest, BytesOfBegunMessagesAreCounted) {
   const std::string messages = std::string("\0\0\0\0\3abc", 8) + std::string("\0\0\0\1\4", 5) + std::string(40, 'x');
   for (const size_t piece : {1, 2, 3, 7, 9, 53}) {
@@ -148,7 +148,7 @@ TEST(FrameMeterTest, BytesOfBegunMessagesAreCounted) {
   }
 }
 
-// What a stream sends after it is followed no more may be a part of a long message.
+// The bytes of a stream that is followed no more may be a part of a long message.
 TEST(FrameMeterTest, StreamsThatAreNotFollowedCount) {
   FrameLimits limits;
   limits.followed_streams = 2;
