@@ -45,7 +45,8 @@ class Hiccups {
   std::deque<Interval> kept_ ABSL_GUARDED_BY(mutex_);  // disjoint, in order
 };
 
-// Runs the control from construction to destruction. A wake-up costs some 30 µs of a core on a virtual machine. Thread-safe.
+// Runs the control from construction to destruction. A wake-up costs 20 to 30 µs of a core on a virtual machine.
+// Thread-safe.
 class HiccupControl {
  public:
   // Told how late a thread woke, in two parts. `machine`: its timer was late, so the core let nothing run. `threads`:

@@ -184,7 +184,7 @@ class SlowStepsTest(unittest.TestCase):
                     worker.kill()
             self.assertRegex(server.metrics(),
                              r'sortition_control_late_seconds_bucket\{cause="machine",le="[\d.]+"\} [1-9]')
-        self.assertRegex(shown, r"machine \d+ ms")
+        self.assertRegex(shown, r"machine [\d.]+ ms")
 
     def test_without_a_control_no_step_names_the_machine(self):
         with Sortitiond(binary(), *Sortitiond.LOOPBACK, "--slow_step=1us", "--hiccup_control=false") as server:
